@@ -200,11 +200,10 @@ class Search:
         return "ended early" if comparison.rounds < pairs else "measured"
 
     def winner(self) -> Winner:
-        """Choose the fastest configuration that keeps the budget and whose served answers are
-        right, and measure what each of its fields is worth.
+        """Choose the fastest configuration that keeps the budget and whose responses are right, and
+        measure the effect of each of its fields.
 
-        A field that is worth nothing goes back to what it was. Raises `MeasurementError` if no
-        configuration is left.
+        A field without an effect is reset. Raises `MeasurementError` if no configuration is left.
         """
         trials, passed_over = self.trials, dict[int, str]()
         for trial in (trial for trial in reversed(trials) if trial.state == "faster"):

@@ -66,8 +66,8 @@ class Space:
 
 
 def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
-    """Return the experiment's fields for each format and precision that its model's framework leads
-    to, the experiment's own first, and why the others cannot run on this machine.
+    """Return the experiment's fields for each format and precision that its model can be converted
+    to, the experiment's own first. Return too why the others cannot run on this machine.
     """
     framework = models.get(config.model).FRAMEWORK
     direct = [name for name in formats.names() if framework in formats.get(name).SOURCES]

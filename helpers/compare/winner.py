@@ -24,9 +24,9 @@ def differing(space: Space, winner: Winner) -> Choice:
 def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     """Write the winner as the only experiment of a parameter file.
 
-    It is named after target and model, because a run names the folder of its results so: the files
-    of two models must not share one. The comment of a field that differs from the experiment's own
-    is its contribution. That of an experiment with overrides lies with its results.
+    Its name has target and model, because a run's results folder has the file's name, and two
+    models must not share one. The comment of a field that differs from the experiment's own is its
+    contribution. The file of an experiment with overrides lies with its results.
     """
     final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
     settings = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)

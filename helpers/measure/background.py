@@ -111,10 +111,10 @@ def wait_until_quiet(
 
 @contextmanager
 def exclusive_lock() -> Iterator[None]:
-    """Make measurements wait: one run at a time on this host, whoever its user is: a second one
-    waits.
+    """Let one measurement run at a time on this host, for all users together: a second one waits.
 
-    The folder of temporary files is locked itself: a file there would be closed to other users.
+    The folder of temporary files is locked itself, because a file there would be closed to other
+    users.
     """
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
     try:

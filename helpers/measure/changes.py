@@ -72,7 +72,7 @@ class Changes:
 
 
 def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) -> Changes:
-    """Compare the exported file with what was made of it; `profile` has what is executed."""
+    """Compare the exported file with its conversion; `profile` has what is executed."""
     exported = require(config, "export")
     before, after = (formats.get(name) for name in (config.export_format, config.format))
     graphs = {f"exported: {before.DISPLAY_NAMES[1]}": counted(exported)}

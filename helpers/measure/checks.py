@@ -99,8 +99,8 @@ def check(
 
 
 def match_rate(right: Array, got: Array, bound: float = MATCHED_SHARE) -> Score:
-    """Return the match rate: the share of predictions equal to the reference's, at least `bound`;
-    for numbers 1 less the relative difference, in the Euclidean norm.
+    """Return the match rate: the share of predictions equal to the reference's, at least `bound`.
+    For numbers it is 1 less the relative difference, in the Euclidean norm.
     """
     if right.shape != got.shape:
         share = 0.0
@@ -132,7 +132,7 @@ def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
 
 
 def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
-    """Run the fp32 network in its framework over the whole evaluation set, once, and keep it."""
+    """Run the fp32 network in its framework over the whole evaluation set, once, and store it."""
     folder, dataset = recipe_folder(config, "reference"), prepared.dataset
     artifact = find_artifact(folder)
     if artifact is None or EVALUATION_FILE not in artifact.files:
@@ -255,8 +255,9 @@ def evaluate(
 
 
 def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck, ...]:
-    """Send the 64 samples one request at a time, and compare them with the reference and, where
-    this process has the runtime that serves, with the converted model; nothing without a reference.
+    """Send the 64 samples one request at a time, and compare them with the reference. Where this
+    process has the serving runtime, compare them with the converted model too. Return nothing
+    without a reference.
     """
     model, dataset = config.model, open_dataset(config)
     if models.get(model).BACKEND:

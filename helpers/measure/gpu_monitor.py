@@ -1,9 +1,9 @@
-"""Observe the GPU while it is measured: its state before and after, and during each point its
-utilisation, memory, power, and whether something slowed it down or shared it.
+"""Observe the GPU while it is measured: its state before and after, and its load in each point.
 
-The load comes from Triton's own metrics, and from NVML where a server has none (the embedded one
-may lack the parts of DCGM that they need). Triton renews its GPU metrics at an interval of its own,
-two seconds unless told otherwise, so that a shorter point shows what it finds.
+The load is utilisation, memory and power; other processes and slowed clocks are recorded too. It
+comes from Triton's own metrics, and from NVML where a server has none. The embedded server may lack
+the parts of DCGM that they need. Triton renews its GPU metrics every two seconds by default, so
+that a shorter point has the last values.
 """
 
 import math
@@ -23,7 +23,7 @@ from helpers.results import GpuState
 from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
-# A driver tells the utilisation and the power of up to a second before it is asked (NVML API
+# A driver returns the utilisation and the power of up to a second before the query (NVML API
 # Reference, on utilisation rates and on power usage), and Triton's figure may be half a
 # second old: earlier in a run they may be of the pause before it. Memory is of the moment.
 AVERAGED_NS = 1_500_000_000
@@ -56,7 +56,7 @@ def read_metrics(text: str, uuid: str = "") -> dict[str, float]:
 
 @dataclass
 class GpuObservation:
-    """What was seen of the GPU during one point."""
+    """The GPU's load and disturbances during one point."""
 
     samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # ns (epoch), load
     held_by: set[str] = field(default_factory=set)  # what held the clocks down

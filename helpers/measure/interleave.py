@@ -49,8 +49,8 @@ def interleave(
     rounds: int,
     is_over: Callable[[list[list[T]]], bool] = lambda runs: False,
 ) -> list[list[T]]:
-    """Run each candidate once a round, in reverse order in every second round, so that a steady
-    drift cancels. Stop after `rounds` rounds, or once `is_over` says so of the runs so far.
+    """Run each candidate once per round, in reverse order in every second round, so that a constant
+    drift cancels. Stop after `rounds` rounds, or once `is_over` is true for the runs so far.
 
     Return the runs of each candidate.
     """

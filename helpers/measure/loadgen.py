@@ -1,8 +1,8 @@
-"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use. Some of
-the responses are checked. These are not MLPerf results.
+"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use.
 
-LoadGen chooses the samples, keeps the time and logs answers; `tritonclient` sends the requests. One
-of its samples is a request as clients send it online, of `online_batch_size` rows.
+LoadGen chooses the samples, measures the time and logs responses; `tritonclient` sends the
+requests. One of its samples is a request as clients send it online, of `online_batch_size` rows.
+Some of the responses are checked. These are not MLPerf results.
 """
 
 import json
@@ -38,19 +38,19 @@ from helpers.triton import Server, serve
 if TYPE_CHECKING:
     from mlperf_loadgen import QuerySample
 
-ROUNDS = 5  # runs of each meter, in turn
+ROUNDS = 5  # runs of each load generator, interleaved
 SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
 SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
-LOGGED = 0.1  # the share of answers that LoadGen keeps
+LOGGED = 0.1  # the share of responses that LoadGen logs
 SEED = 14
 CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
-# in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
+# in LoadGen's trace: the number of a sample, and the time from when it was due to its response
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 
 Values = NDArray[np.float64]
 Ask = Callable[[Arrays], Arrays]
-Row = dict[str, Value]  # of the table of both meters
+Row = dict[str, Value]  # of the table of both load generators
 Scenario = Literal["SingleStream", "Offline", "Server"]
 
 
@@ -67,7 +67,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Trial:
-    """What LoadGen recorded: each sample's latency since it was due, in order, and some answers."""
+    """LoadGen's record: each sample's latency since it was due, in order, and some responses."""
 
     latencies_ms: Values
     answers: Sequence[tuple[int, Values]]  # the index of a sample, and what `flat` makes of it
@@ -108,7 +108,7 @@ def run(
     def answer(ask: Ask, queries: "Sequence[QuerySample]") -> None:
         values = [np.empty(0)] * len(queries)
         try:
-            if not errors:  # after one LoadGen still waits for all that it asked
+            if not errors:  # after one LoadGen still waits for all responses
                 chosen = [samples[query.index] for query in queries]
                 reply = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
                 values = [flat(reply, outputs, i * rows, rows) for i in range(len(queries))]
@@ -175,7 +175,7 @@ def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples:
 
 
 def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
-    """Describe the first answer with a value that is further than its bound from the right one."""
+    """Describe the first response with a value further from the reference than its bound."""
     for index, response in trial.answers:
         expected = right[index]
         if response.shape != expected.shape:
@@ -195,7 +195,7 @@ def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]
     `crosscheck.json`.
 
     The server is set up as for clients online, and all requests go over HTTP. Raises
-    `AccuracyError` for a wrong answer, `ArtifactError` if nothing is deployed yet, and
+    `AccuracyError` for a wrong response, `ArtifactError` if nothing is deployed yet, and
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):

@@ -14,7 +14,7 @@ from helpers.results import LookupPass
 from helpers.triton import Server
 
 REQUESTS = 32  # of a pass, about
-INSERT_SECONDS = 1.0  # that what a pass missed is given to reach the cache
+INSERT_SECONDS = 1.0  # for missed keys to reach the cache
 
 
 def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:

@@ -1,8 +1,8 @@
 """The peak memory of a server during a point, as Linux counts it for each process.
 
-The kernel keeps the largest resident set of a process (`VmHWM` in /proc/<pid>/status) and sets it
-back to the present one when "5" is written to /proc/<pid>/clear_refs (proc(5)). Nothing is sampled,
-so that no peak is missed however short it is.
+The kernel records the largest resident set of a process (`VmHWM` in /proc/<pid>/status). Writing
+"5" to /proc/<pid>/clear_refs resets it to the present one (proc(5)). Nothing is sampled, so that no
+peak is missed however short it is.
 """
 
 import re
@@ -16,13 +16,13 @@ RESET_PEAK = "5"
 
 
 def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
-    """Set back the peaks of the processes `servers` and of all that descend from them. The function
+    """Reset the peaks of the processes `servers` and of all their descendants. The function
     returned gives the sum of the peaks since then in megabytes (10^6 bytes).
 
-    The sum counts pages that processes share once for each of them, and peaks of different moments:
-    it is an upper bound of what the server took at any time. It is None, not measured, without a
-    process, where the kernel or the user's rights do not allow to set a peak back (another user's
-    processes, in a container for one), and if one of the processes has ended.
+    The sum counts shared pages once per process, and adds peaks of different moments. It is an
+    upper bound of the server's memory at any time. It is None, not measured, without a process and
+    if one of the processes has ended. It is also None where the kernel or the user's rights forbid
+    the reset, for example for another user's processes in a container.
     """
     watched = family(servers)
     try:

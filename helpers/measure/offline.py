@@ -20,7 +20,7 @@ from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory with this one"
 NO_NOOP = "the no-op model exists only on the embedded server, for models of this package"
-NOOP_INTERVAL_MS = 50  # of the no-op model, which answers in a millisecond or two
+NOOP_INTERVAL_MS = 50  # of the no-op model, which responds in a millisecond or two
 IN_PROCESS_SHARE = 0.6  # of a served run's time, for an in-process one: it has no windows to fill
 COMPARED = ("in_process_", "relative_", "serving_", "residual_")  # with the in-process baseline
 NO_RATIO = {name: None for name in Row.model_fields if name.startswith(COMPARED)}
@@ -56,7 +56,8 @@ class InProcessModel:
     batches: list[Arrays]
 
     def run(self, seconds: float) -> float:
-        """Call it without a server, over different batches in turn; return calls per second.
+        """Call it without a server, over different batches one after the other; return calls per
+        second.
 
         A first call is not counted: after a pause, memory and threads must be woken.
         """
@@ -83,7 +84,7 @@ def load_in_process(config: DeployConfig) -> Session | None:
 
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, in-process and served runs in turn. Without the
+    """Measure each batch size at concurrency 1, in-process and served runs interleaved. Without the
     runtime in this process, measure served runs alone. A failed point is a row with the reason.
     """
     refused = apply_settings()
@@ -124,8 +125,8 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
 
 
 def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
-    """Load the no-op model with copies of the request `one`: its answer does not depend on them, and
-    perf_analyzer starts sooner with fewer.
+    """Load the no-op model with copies of the request `one`: its response does not depend on them,
+    and perf_analyzer starts sooner with fewer.
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
     interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, NOOP_INTERVAL_MS)

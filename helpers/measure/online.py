@@ -1,6 +1,4 @@
-"""Measure the scenario online: clients that each wait for their answer (a closed loop), and
-requests at random times (an open loop).
-"""
+"""Measure the scenario online: clients in a closed loop, and Poisson arrivals in an open loop."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,7 +60,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
 
 
 def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[Point]:
-    """Yield points at shares of the peak (requests/s), until the server is overloaded. Then yield
+    """Yield points at shares of the peak (requests/s), until the server is saturated. Then yield
     those that bisect the rates below it for the highest that keeps the budget.
     """
     budget_ms = config.max_rate_budget_ms
@@ -95,7 +93,7 @@ def _send(load: LoadPoint, runs: Runs) -> None:
 
 
 def _narrowed(row: Row, budget_ms: float | None, low: float, high: float) -> tuple[float, float]:
-    """Move `low`, the highest rate that keeps the budget, up, or `high`, the lowest other rate, down.
+    """Raise `low`, the highest rate within the budget, or reduce `high`, the lowest other rate.
 
     The measured p99 decides, because "unconfirmed" decides nothing. The report states which rates
     are confirmed.

@@ -1,5 +1,5 @@
-"""Where the time of a converted model goes: by operator, kernel and precision, as its runtime's own
-profiler reports, and what to notice in it.
+"""Profile where the time of a converted model goes: by operator, kernel and precision, as its
+runtime's own profiler reports, with the findings.
 """
 
 import re
@@ -57,8 +57,8 @@ def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
 
 
 def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
-    """Return how many samples a call needs for `operations` at least, but no more than a user would
-    send; and inputs of the graph for them.
+    """Return how many samples a call needs for at least `operations`, but no more than a user would
+    send. Return inputs of the graph for them too.
     """
     work = exported_work(config)
     samples = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
@@ -86,7 +86,7 @@ def explain(
     operations: float = 0,
     peak: float = 0,
 ) -> tuple[str, ...]:
-    """Return what to notice: where the time goes, and whether matrix multiplications compute in the
+    """Return the findings: where the time goes, and whether matrix multiplications compute in the
     requested `precision`; `cpu_instructions` are those for it.
 
     `operations` are those of the profiled batch and `peak` the machine's GEMM rate in that

@@ -38,8 +38,8 @@ def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
 def points(reference: Arrays, converted: Arrays, most: int = POINTS) -> "DataFrame":
     """Choose up to `most` values, evenly spread, and the one that is furthest off of each output.
 
-    The columns are the output's name, the sample, the value's index in it (counted through all of
-    its dimensions), the reference's value and the converted model's.
+    The columns are the output's name, the sample, the value's index in it, the reference's value
+    and the converted model's. The index counts through all dimensions of the sample.
     """
     from pandas import DataFrame, concat
 

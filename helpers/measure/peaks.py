@@ -1,9 +1,9 @@
-"""What this machine does at most: products of matrices in a precision, and copies in memory.
+"""Measure the machine's peaks: matrix multiplications in a precision, and copies in memory.
 
-A peak is the best of many short calls before and after the rows. Whatever disturbs a call makes it
-slower and none faster, and a limit must not be lower than what a model then reaches. The products
-are OpenVINO's: of the libraries that a stage may load it was the fastest in bf16 and int8, where
-the processor has such instructions, and as fast as any in fp32.
+A peak is the best of many short calls before and after the rows. A disturbance makes a call slower
+and never faster, and a limit must not be lower than what a model then reaches. OpenVINO computes
+the matrix multiplications. It was the fastest of a stage's libraries in bf16 and int8, where the
+CPU has such instructions, and as fast as any in fp32.
 """
 
 import time
@@ -26,7 +26,7 @@ ROWS = 512  # of the other factor, for each thread
 COPIED_BYTES = 64 * 2**20
 GPU_WIDTH, GPU_COPIED_BYTES = 8192, 2**30
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order in which they are told
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order of the report
 
 Call = Callable[[], object]
 
@@ -74,8 +74,8 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
     """Add to a row which roofline bound is the nearer one, and its share of it.
 
     A sample takes at least its operations at the peak of the precision, and at least its bytes at
-    the peak of the memory (Williams, Waterman and Patterson, "Roofline: an insightful visual
-    performance model for multicore architectures", 2009).
+    the peak of the memory. Source: Williams, Waterman and Patterson, "Roofline: an insightful
+    visual performance model for multicore architectures", 2009.
     """
     peak = peaks.gflops.get(precision)
     if not row.throughput or not peak or not work.flop:  # a graph may have no products

@@ -1,11 +1,11 @@
 """Compute a row of the results from the start and the end of every request.
 
-perf_analyzer 2.51's own figures are not used, for two reasons. It counts the requests that end in
-a window, and so misses those under way at the end of the last. That is too few by up to one
-request per client and window: 20% where a window holds five. It also calls a point stable when half
-of (max - min) / mean of three windows is within its percentage.
+perf_analyzer 2.51's own numbers are not used, for two reasons. It counts the requests that end in a
+window, and so misses those in flight at the end of the last. That is too few by up to one request
+per client and window: 20% where a window holds five. It also calls a point stable when half of (max
+- min) / mean of three windows is within its percentage.
 
-Here throughput is the slope of completed requests over time. Every figure has a 95% interval, or
+Here throughput is the slope of completed requests over time. Every number has a 95% interval, or
 none where the requests do not bound it.
 """
 
@@ -31,7 +31,7 @@ BLOCKS = 10  # that a single run is cut into, at most
 BLOCK_REQUESTS, BLOCK_ROUNDS = 6, 4  # in a block at least: requests, and of each client
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
-GROWTH = 0.05  # of latency in an open loop, in seconds per second: it is overloaded above
+GROWTH = 0.05  # of latency in an open loop, in seconds per second: above it the server is saturated
 LATE_SHARE = 0.1  # of the gap between requests, by which 99% of them may be sent late
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
 NO_COMPONENTS = "no latency components: a model of the ensemble has no statistics"
@@ -83,8 +83,8 @@ class Window:
         """Return samples per second: the least-squares slope of completed requests over time, times
         the batch size.
 
-        A straight line through a staircase of equal steps has the staircase's own slope, so answers
-        that arrive a batch at a time do not bias it. NaN with fewer than three requests or two
+        A straight line through a staircase of equal steps has the staircase's own slope, so
+        responses that arrive in batches do not bias it. NaN with fewer than three requests or two
         points in time.
         """
         ends = (self.requests[:, 1] - self.requests[:1, 1]) / 1e9
@@ -145,7 +145,7 @@ def overhead_columns(
     serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
 ) -> dict[str, object]:
     """Return the columns of the no-op model: the mean latency of its requests, and how much more
-    serving costs, from what each served run and each run of the no-op model measured.
+    serving costs. Each argument has one value per run.
     """
     noop_ms = float(np.mean(noop_latency_ms))
     if not serving_overhead_ms:
@@ -196,8 +196,8 @@ def quality(
 
 def count_mismatch(runs: Sequence[Window]) -> str:
     """Return by how much Triton's count of requests differs from perf_analyzer's; empty if it
-    agrees within `COUNT_BOUND` plus the clients of each run: the last request of each has no
-    record, or was answered and not counted yet when Triton was asked.
+    agrees within `COUNT_BOUND` plus the clients of each run. A client's last request has no record,
+    or Triton had not counted it yet.
     """
     for run in runs:
         recorded = len(run.requests)
@@ -212,8 +212,8 @@ def count_mismatch(runs: Sequence[Window]) -> str:
 
 
 def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Quality | None, str]:
-    """Return the columns and the quality that only a row of an open loop has: there the server may
-    take less than `rate` requests/s, or the client may send too late.
+    """Return the columns and the quality that only a row of an open loop has. The server may take
+    less than `rate` requests/s, or the client may send too late.
     """
     assert run.sent is not None
     delays, sent = (run.sent - run.requests[:, 0]) / 1e6, run.sent_latencies_ms
@@ -244,13 +244,14 @@ def measure_row(
     figures: Mapping[str, object] | None = None,
     disturbance: str = "",
 ) -> Row:
-    """Put the runs of one point together, without each client's first requests: throughput
-    (geometric mean), latencies over all requests and their components, and their intervals.
+    """Compute the row of one point from its runs, without each client's first requests. It has the
+    throughput (geometric mean), latencies over all requests and their components, and their
+    intervals.
 
     The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them. In
-    an open loop, with a `rate` (requests/s), it is what was asked for: what is to be known is p50.
-    `others_cores` are those that other processes used meanwhile; `figures` are
-    further columns, such as the GPU's load.
+    an open loop, with a `rate` (requests/s), the throughput is that of the load, and the interval
+    of p50 decides the quality. `others_cores` are those that other processes used meanwhile;
+    `figures` are further columns, such as the GPU's load.
     """
     steady = [run.steady for run in runs]
     first, counts = runs[0], [len(run.requests) for run in steady]

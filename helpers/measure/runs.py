@@ -76,7 +76,7 @@ class Runs:
 
     @property
     def others_cores(self) -> float:
-        """Return the CPU cores that other processes took in all runs: the clock of processes ticks
+        """Return the CPU cores that other processes took in all runs together. Their clock ticks
         every 10 ms, and a few ticks are a large share of a short run.
         """
         taken, lasted = np.sum(self.others, axis=0)

@@ -1,9 +1,9 @@
 """The measurements of a report as one table, and how they are compared: by quality, workload and
 throughput, and on the Pareto front.
 
-A comparison uses stable and imprecise measurements with the 95% CIs of their throughputs, and only
-those of one workload: one variant of the network and one data set. Where 95% CIs overlap there is
-no clear winner: that is a convention, not a test.
+A comparison uses stable and imprecise measurements with the 95% CIs of their throughputs. It uses
+those of one workload only: one variant of the network and one data set. Where 95% CIs overlap there
+is no clear winner: that is a convention, not a test.
 """
 
 from collections.abc import Iterator

@@ -55,7 +55,7 @@ class Answer:
 
 
 def facts(answers: Iterable[Answer]) -> dict[str, JsonValue]:
-    """Return what a report's result keeps of its answers."""
+    """Return the answers of a report for the metadata of its result."""
     return {KEY: _schema().dump_python(tuple(answers), mode="json")}
 
 

@@ -89,8 +89,8 @@ def _ends(rows: "DataFrame") -> "list[Series[float]]":
 
 
 def fastest(rows: "DataFrame", limit: float = UNLIMITED) -> str:
-    """Return the fastest measurement of each workload within the budget, those that may be as fast,
-    and a faster one that needs more requests to be confirmed.
+    """Return the fastest measurement of each workload within the budget and those that may be as
+    fast. Add a faster one that needs more requests to be confirmed.
     """
     return per_workload(rows, lambda points: _fastest(points, limit), " ")
 
@@ -151,7 +151,7 @@ def _largest_part(row: "Series[float]", axis: str) -> str:
 
 def rates(rows: "DataFrame", limit: float = UNLIMITED) -> str:
     """Return the caption of latency over request rate: the highest rate of each workload that is
-    confirmed to meet the budget; without a budget the highest that the server kept up with.
+    confirmed to meet the budget. Without a budget it is the highest that the server kept up with.
     """
     if rows.empty:
         return "The request-rate mode was not measured."
@@ -237,7 +237,7 @@ def headline(rows: "DataFrame") -> str:
     return per_workload(rows, fastest_of, "; ", " ") or nothing
 
 
-# What to notice in a stage
+# Findings of a stage
 
 
 def offline(rows: "DataFrame") -> list[str]:
@@ -252,8 +252,8 @@ def offline(rows: "DataFrame") -> list[str]:
 
 
 def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]:
-    """Return where throughput stops growing, what the batcher did, where the time goes, how many
-    clients the budget allows, and whether the client shares the server's cores (`is_local`).
+    """Return where throughput stops growing, what the batcher did, where the time goes and how many
+    clients the budget allows. With `is_local` the client shares the server's cores.
     """
     axis = "concurrency"
     points = known(rows).sort_values(axis)

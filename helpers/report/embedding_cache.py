@@ -1,5 +1,5 @@
-"""The embedding cache of a parameter server in tables, text and a chart: cold and warm, and with
-one batch that is sent again and again.
+"""Tables, text and a chart of a parameter server's embedding cache: cold, warm, and with one
+repeated batch.
 """
 
 from collections.abc import Iterator, Sequence

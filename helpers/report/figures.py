@@ -230,7 +230,8 @@ def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
 
 def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
     """Draw the operations/s of all rows over their operations per byte, below the machine's
-    measured rates: of memory on the left, of matrix multiplications in each precision on the right.
+    measured rates. Those of memory are on the left, those of matrix multiplications in each
+    precision on the right.
     """
     title = "Roofline"
     points = rows.dropna(subset=["intensity", "gflops"])

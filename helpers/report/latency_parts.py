@@ -1,7 +1,7 @@
 """Stacked bars of the parts of the mean latency: of a request in a stage, of all loads in a report.
 
-The parts come from perf_analyzer and Triton. *Network* is what the other parts leave, so it can be
-negative, and is then drawn on the other side of 0.
+The parts come from perf_analyzer and Triton. *Network* is the rest. It can be negative, and is then
+drawn on the other side of 0.
 """
 
 from collections.abc import Iterator

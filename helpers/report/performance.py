@@ -59,14 +59,14 @@ def show_rates(measurement: Measurement) -> None:
 
 
 def notice_offline(measurement: Measurement) -> None:
-    """Display charts over batch size, where there are several, and what to notice in sentences."""
+    """Display charts over batch size, where there are several, and the findings in sentences."""
     rows = measurement.frame()
     points = rows[~rows["repeated"].astype(bool)]
     _notice(points, "batch_size", figures.offline_panels, describe.offline(rows))
 
 
 def notice_online(measurement: Measurement, config: OnlineConfig, is_local: bool) -> None:
-    """Display charts over the number of clients, where there are several, and what to notice in
+    """Display charts over the number of clients, where there are several, and the findings in
     sentences.
     """
     rows, limit = clients(measurement), config.latency_budget_ms or UNLIMITED

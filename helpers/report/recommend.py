@@ -24,8 +24,8 @@ COMPANIONS = ("template/cards.html.j2",)
 
 
 def choose(config: ReportConfig, results: Results, rows: "DataFrame") -> tuple[Answer, ...]:
-    """Choose for each workload, among the rows whose throughput is known: the best within the
-    budget if there is one, for throughput and for latency, in this order.
+    """Choose for each workload among the rows whose throughput is known. The choices are the best
+    within the budget if there is one, for throughput and for latency, in this order.
     """
     return tuple(
         Answer(workload, tuple(_merged(_candidates(config, results, one))), _throughputs(one))

@@ -1,6 +1,6 @@
 """How results become web pages: a page for each notebook, an index for each target and one for all.
 
-Every page is one file that loads nothing: its style is inline, its figures are embedded, and its
+Every page is one file that loads nothing: its style is inline and its figures are embedded. Its
 content security policy forbids requests and all scripts but the page's own. The same input gives
 the same bytes.
 """

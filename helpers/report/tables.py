@@ -183,8 +183,8 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
 def against_fp32(
     config: ReportConfig, results: Results, rows: "DataFrame"
 ) -> list[dict[str, Value]]:
-    """Return a row for each experiment of each workload: its metrics, its offline throughput
-    relative to the first experiment in fp32, its latency, memory and size. Batch sizes are the
+    """Return a row for each experiment of each workload: its metrics, latency, memory and size, and
+    its offline throughput. That is relative to the first experiment in fp32. Batch sizes are the
     largest that most experiments of a workload have.
     """
     table: list[dict[str, Value]] = []

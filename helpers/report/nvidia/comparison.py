@@ -66,9 +66,9 @@ class Comparison:
         return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
-        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared
-        with, or all of its tables if nothing of ours was measured. If the chosen GPU is not the
-        target's own, the fastest such table of each other GPU is added.
+        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that our rows are
+        compared with. Return all of its tables if we measured nothing. If the chosen GPU is not the
+        target's own, add the fastest such table of each other GPU.
         """
         served = {pair.published.served for pair in self.of(scenario)}
         rows = [
@@ -106,7 +106,7 @@ def compare(config: ReportConfig, results: Results) -> Comparison:
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
     """Return NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
-    slowest for a CPU and the fastest for another GPU; "" if nothing is published.
+    slowest for a CPU and the fastest for another GPU. Return "" if nothing is published.
     """
     names = gpus(rows) or [""]
     if gpu in names:
@@ -127,7 +127,7 @@ def pair(
 
 def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow | None:
     """Return the nearest published row. Its table has the same format, then precision, then
-    accelerator, or is the fastest; in it the batch size is nearest, then the number of clients.
+    accelerator, or is the fastest. In it the batch size is nearest, then the number of clients.
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:

@@ -13,7 +13,7 @@ from helpers.results import Row
 
 Value = str | int
 Settings = dict[str, list[Value]]  # none where it does not apply
-PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` asks for it
+PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` sets it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
 PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 CAPTURED = {True: "captured", False: "not captured"}
@@ -63,8 +63,8 @@ def _backend(row: PublishedRow) -> str:
 def measured_settings(
     row: Row, config: Mapping[str, Field], published: PublishedRow
 ) -> dict[str, Field]:
-    """Return our settings of a row that was measured with `config`, by NVIDIA's names and, where
-    only a part of a setting matters, with the words of the published row.
+    """Return our settings of a row that was measured with `config`, by NVIDIA's names. Where only a
+    part of a setting matters, use the wording of the published row.
     """
     server = Server.model_validate(config.get("server") or {})
     # There is one release of the embedded server.
