@@ -137,14 +137,14 @@ def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
     artifact = find_artifact(folder)
     if artifact is None or EVALUATION_FILE not in artifact.files:
         session = framework_session(config, prepared.checkpoint)
-        with create_artifact(folder) as (temporary, facts):
+        with create_artifact(folder) as (temporary, metadata):
             size = models.at_once(config.model, models.get(config.model).BATCH)
             everything = _run(session, dataset.batches(size))
             np.savez(temporary / EVALUATION_FILE, allow_pickle=False, **everything)
             batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
             np.savez(temporary / SAMPLES_FILE, allow_pickle=False, **_run(session, batches))
             # without labels there is no score, and a table of something
-            facts.update(dataset.score(everything) or {"samples": len(dataset)})
+            metadata.update(dataset.score(everything) or {"samples": len(dataset)})
     artifact = find_artifact(folder)
     assert artifact is not None
     return artifact
