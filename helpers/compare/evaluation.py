@@ -23,13 +23,13 @@ MANY_TRIALS = 20  # from which on the importances of fields are shown
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search found, with the parity checks and metrics of its winner."""
+    """The result of a search, with the parity checks and metrics of its winner."""
 
     trials: tuple[Trial, ...]
     winner: Winner
     checks: tuple[ParityCheck, ...]
     scores: tuple[Score, ...]
-    importances: dict[str, float]  # empty where they would say nothing
+    importances: dict[str, float]  # empty with too few trials
 
     @property
     def headline(self) -> str:
@@ -71,7 +71,7 @@ class Tuning:
         ]
 
     def facts(self, space: Space, written: Path) -> dict[str, Value]:
-        """Return what the stage's result keeps of the search."""
+        """Return the search for the metadata of the stage's result."""
         return {
             "space": {name: list(values) for name, values in space.values.items()},
             "excluded": dict(space.excluded),
@@ -130,7 +130,9 @@ class CandidateEvaluator:
         return next((outcome.failure for outcome in judged if outcome.failure), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Candidate:
-        """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
+        """Serve a configuration, unless a server of it runs. If `SERVERS` run already, end those of
+        other configurations than `keep`.
+        """
         fields, count = self.space.fields(choice), clients(choice)
         key, kept_key = (json.dumps(self.space.fields(option)) for option in (choice, keep))
         if key in self.running:
@@ -167,7 +169,7 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     study = open_study(journal, digest([about, hashes, config.online_batch_size]))
     with ExitStack() as opened:
         evaluator = CandidateEvaluator(config, space, opened)
-        evaluator.serve(space.start, space.start)  # waits for the machine, which is no search
+        evaluator.serve(space.start, space.start)  # before the search: it waits for the machine
         search = Search(space, evaluator, study, config.latency_budget_ms)
         search.run(60 * config.tune_minutes)
         winner = search.winner()

@@ -56,7 +56,7 @@ def shown(points: Sequence[Point]) -> "DataFrame":
 
 
 def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
-    """Return what the lesson's result keeps of them."""
+    """Return the measurements for the metadata of the lesson's result."""
     return {"points": json.loads(frame(points).to_json(orient="records"))}
 
 
@@ -72,7 +72,7 @@ def headline(points: Sequence[Point]) -> str:
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
-    """Return what the delay and the preferred sizes did."""
+    """Return the effects of the delay and of the preferred sizes."""
     few, many = _counts(points)
     none, zero, *delays = dict.fromkeys(point.variant for point in points)
     longest = delays[len(delays) // 2 - 1]  # the other half prefers sizes
@@ -93,7 +93,7 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
 
 
 def notice_instances(points: Sequence[Point]) -> list[str]:
-    """Return what instances and threads did."""
+    """Return the effects of instances and threads."""
     few, many = _counts(points)
     first, *others = dict.fromkeys(point.variant for point in points)
     pairs = [(first, name) for name in others]
@@ -105,7 +105,7 @@ def notice_instances(points: Sequence[Point]) -> list[str]:
 
 
 def notice_precision(points: Sequence[Point]) -> list[str]:
-    """Return what lower precisions did to the speed."""
+    """Return the effects of lower precisions on the speed."""
     first, *others = dict.fromkeys(point.variant for point in points)
     sentences = [
         _compared(points, count, (first, name), _throughput)
@@ -171,7 +171,7 @@ def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[
 
 
 def _conditions(points: Sequence[Point]) -> str:
-    """Return what else used the machine, and how many measurements are not stable."""
+    """Return the load of other processes, and how many measurements are not stable."""
     busy = points[0].row.background_cpu_cores
     others = ABSENT if busy is None else f"{busy:.2f}"
     doubted = [point for point in points if point.row.quality != "stable"]

@@ -1,4 +1,4 @@
-"""What a precision does to a model's outputs: by how much they and the predictions change."""
+"""The effect of a precision on a model's outputs: by how much they and the predictions change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ def draw_errors(results: Sequence[PrecisionResult]) -> "Image":
 
 
 def notice_outputs(results: Sequence[PrecisionResult]) -> list[str]:
-    """Return what the precisions did to the outputs."""
+    """Return the effects of the precisions on the outputs."""
     lines = []
     for result in results:
         share = float(np.mean(result.errors > result.gap / 2))

@@ -35,7 +35,7 @@ State = Literal["faster", "measured", "ended early", "over budget", "failed"]
 
 
 class Evaluator(Protocol):
-    """What measures configurations: the real one has servers."""
+    """Measures configurations; the real one has servers."""
 
     def compare(
         self, first: Choice, second: Choice, pairs: int, is_race: bool = True
@@ -153,7 +153,7 @@ class Search:
             proposal.set_user_attr("trial", trial.model_dump())
             self.say(in_words(trial))
         if trial.gain is None or trial.state == "over budget":
-            raise TrialPruned  # to the sampler the worst there is
+            raise TrialPruned  # the sampler ranks it last
         return log(trial.gain)
 
     def _compare(
@@ -164,8 +164,8 @@ class Search:
         pairs: int = PAIRS,
         is_race: bool = False,
     ) -> Trial:
-        """Compare a configuration with that of a trial; the first of all with itself, which shows
-        how much two equal ones differ.
+        """Compare a configuration with that of a trial. Compare the first of all with itself, which
+        shows how much two equal ones differ.
         """
         started = self.clock()
         against = first or Trial(number=number, choice=choice, state="measured", against=number)

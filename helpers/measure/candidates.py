@@ -43,7 +43,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of a candidate, with the ratio of its throughput to the baseline's."""
+    """The measurements of a candidate, with the ratio of its throughput to the baseline's."""
 
     ratio: Ratio
     rounds: int
@@ -64,7 +64,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured of a variant with some clients."""
+    """The measurements of a variant with some number of clients."""
 
     variant: str
     row: Row
@@ -158,8 +158,8 @@ def served(config: CompareConfig, scenario: str = "online", log: str = "") -> It
 
 @contextmanager
 def open_session(config: CompareConfig, server: Server) -> Iterator[LoadSession]:
-    """Prepare the requests, in the form that travels to `server`, with the machine for this
-    process' measurements alone.
+    """Prepare the requests in the form that travels to `server`. No other measurement of this
+    package runs meanwhile.
     """
     samples = sweep.distinct_samples(config)
     sent = sweep.sent(server, samples, config.online_batch_size)

@@ -1,4 +1,4 @@
-"""The perf_analyzer command line of a measurement, as one types it at work."""
+"""The perf_analyzer command line of a measurement, as a user types it."""
 
 import shlex
 from dataclasses import replace
@@ -19,8 +19,10 @@ HEADS = {  # what a command line is for
 
 def command_line(config: LoadConfig) -> str:
     """Return the command line of the stage's largest measurement, and one in request-rate mode if
-    the experiment has `rates`. The files in it are examples; a measurement chooses
-    `--measurement-interval` by how long a request takes.
+    the experiment has `rates`.
+
+    The files in it are examples. A measurement chooses `--measurement-interval` by how long a
+    request takes.
     """
     shared = config.shared_memory if isinstance(config, OfflineConfig) else "none"
     load = LoadPoint(

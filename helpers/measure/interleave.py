@@ -1,4 +1,4 @@
-"""Candidates that run interleaved, and how many times as fast one of them is as another.
+"""Run candidates interleaved, and compare their figures as a ratio with its 95% CI.
 
 A machine that drifts changes all candidates of a round alike, so their ratio does not drift.
 """

@@ -56,7 +56,7 @@ Scenario = Literal["SingleStream", "Offline", "Server"]
 
 @dataclass(frozen=True)
 class Test:
-    """What LoadGen is to do."""
+    """The settings of one test of LoadGen."""
 
     scenario: Scenario
     count: int  # samples

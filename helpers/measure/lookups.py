@@ -19,7 +19,8 @@ INSERT_SECONDS = 1.0  # for missed keys to reach the cache
 
 def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
     """Send the whole evaluation set twice, request after request, to a server that has just been
-    started. One before 23.05 takes no counters from a Python backend, and shares are unknown.
+    started. A server before 23.05 takes no counters from a Python backend, so its shares are
+    unknown.
     """
     dataset = open_dataset(config)
     size = min(config.max_batch_size, -(-len(dataset) // REQUESTS))

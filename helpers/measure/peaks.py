@@ -17,8 +17,8 @@ from helpers.formats import block_telemetry, installed_version
 from helpers.inference import Work
 from helpers.results import Peaks, Row
 
-SECONDS = 0.02  # for each product, and for the copy
-LAYERS = 4  # products in a call, so that calling takes no time
+SECONDS = 0.02  # for the matrix multiplications, and for the copy
+LAYERS = 4  # matrix multiplications in a call, so that the call itself takes no time
 WIDTHS = {"fp32": 512, "bf16": 512, "int8": 1024}  # of the square factor: 1 MB, as in an L2 cache
 ROWS = 512  # of the other factor, for each thread
 # Of each of two arrays: as large as a model's weights and much larger than an L2 cache. A large L3
@@ -78,7 +78,7 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
     visual performance model for multicore architectures", 2009.
     """
     peak = peaks.gflops.get(precision)
-    if not row.throughput or not peak or not work.flop:  # a graph may have no products
+    if not row.throughput or not peak or not work.flop:  # a graph may have no matrix multiplication
         return row
     moved = work.bytes(precision, row.average_batch_size or row.batch_size)
     intensity = work.flop / moved
@@ -120,7 +120,9 @@ def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float
 
 @cache
 def _product(precision: str, threads: int) -> tuple[int, Call]:
-    """Compile a chain of products; return its multiplications, and what computes it."""
+    """Compile a chain of matrix multiplications; return how many multiplications of numbers it has,
+    and the function that computes it.
+    """
     block_telemetry()
     import openvino
     from openvino import opset13 as ops
@@ -151,7 +153,7 @@ def _product(precision: str, threads: int) -> tuple[int, Call]:
 
 
 def _of_gpu() -> tuple[dict[str, float], float] | None:
-    """Measure GFLOP/s by precision, and GB/s of the device's memory. Not tried on a GPU yet."""
+    """Measure GFLOP/s by precision, and GB/s of the device's memory. Not yet run on a GPU."""
     import torch
 
     if not torch.cuda.is_available():

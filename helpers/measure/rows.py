@@ -102,15 +102,15 @@ def windows(run: Window, count: int) -> list[Window]:
 
 
 def block_size(concurrency: int) -> int:
-    """Return how many requests a block of a run has at least. Responses come a batch at a time, so
-    a block of few bursts would have the throughput of a moment.
+    """Return how many requests a block of a run has at least. Responses arrive in batches, so the
+    throughput of a shorter block would depend on single batches.
     """
     return max(BLOCK_REQUESTS, BLOCK_ROUNDS * concurrency)
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Return throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of
-    each that has enough requests.
+    """Return repeated throughputs: of the runs, or if they are `cut`, of the blocks of each run. A
+    run with too few requests is one block.
     """
     if not cut:
         return [run.throughput for run in runs]
@@ -162,8 +162,8 @@ def overhead_columns(
 def quality(
     row: Row, request_count: int, within: float, cores: int, disturbance: str = ""
 ) -> tuple[Quality, str]:
-    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
-    and what to do. `disturbance` says what disturbed the machine meanwhile; empty if nothing did.
+    """Judge a row: "stable", or the first reason against it and what to do. `disturbance` names
+    what disturbed the machine meanwhile; empty if nothing did.
     """
     others, overhead, half = (
         nan if value is None else value

@@ -87,8 +87,8 @@ class Runs:
         return wanted - sum(len(run.steady.requests) for run in self.served)
 
     def is_over(self, seconds: float, wanted: int) -> bool:
-        """Return whether a point has had its time: `seconds`, or three times as long while requests
-        are missing, as the row would say nothing then.
+        """Return whether a point's time has passed: `seconds`, or three times as long while
+        requests are missing, because its row would have no result.
         """
         return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
 

@@ -29,7 +29,7 @@ from helpers.store import usable_cores
 from helpers.triton import Server
 
 IDENTITY = ("batch_size", "concurrency", "rate")
-LOOKUPS = "hps_"  # how the counters of a store begin
+LOOKUPS = "hps_"  # the prefix of the parameter server's counters
 
 
 @dataclass(frozen=True)

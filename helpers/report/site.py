@@ -304,7 +304,9 @@ def render(template: str, context: Mapping[str, object]) -> str:
 
 @cache
 def _environment() -> "Environment":
-    """Keep the compiled templates: indexes are written before and after every stage."""
+    """Return Jinja's environment. Its compiled templates serve every index, before and after each
+    stage.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
