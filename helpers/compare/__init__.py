@@ -1,4 +1,4 @@
-"""What the lessons compare, its charts, and what a reader should notice in it."""
+"""What the lessons compare, with the charts and the findings."""
 
 import lazy_loader
 

@@ -23,13 +23,13 @@ MANY_TRIALS = 20  # from which on the importances of fields are shown
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search found, with the parity checks and metrics of its winner."""
+    """The result of a search, with the parity checks and metrics of its winner."""
 
     trials: tuple[Trial, ...]
     winner: Winner
     checks: tuple[ParityCheck, ...]
     scores: tuple[Score, ...]
-    importances: dict[str, float]  # empty where they would say nothing
+    importances: dict[str, float]  # empty with too few trials
 
     @property
     def headline(self) -> str:
@@ -64,14 +64,14 @@ class Tuning:
                 "field": name,
                 "winner": str(winner.choice.get(name, "")),
                 "experiment": str(start.get(name, "")),
-                "contribution": found.ratio_in_words,
-                "pairs": found.pairs,
+                "contribution": trial.ratio_in_words,
+                "pairs": trial.pairs,
             }
-            for name, found in [*winner.why.items(), ("all fields", winner.final)]
+            for name, trial in [*winner.why.items(), ("all fields", winner.final)]
         ]
 
     def facts(self, space: Space, written: Path) -> dict[str, Value]:
-        """Return what the stage's result keeps of the search."""
+        """Return the search for the metadata of the stage's result."""
         return {
             "space": {name: list(values) for name, values in space.values.items()},
             "excluded": dict(space.excluded),
@@ -100,7 +100,7 @@ class CandidateEvaluator:
     ) -> Comparison:
         """Compare the second one with the first; raise `ServerError` or `MeasurementError`."""
         try:
-            one, other = (self.serve(each, keep=first) for each in (first, second))
+            one, other = (self.serve(choice, keep=first) for choice in (first, second))
             assert self.session
             budget_ms = self.config.latency_budget_ms
             return self.session.compare(one, other, pairs, is_race, budget_ms)
@@ -127,15 +127,17 @@ class CandidateEvaluator:
         else:
             self.checks, self.scores = evaluate(candidate.config, candidate.server)
         judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
-        return next((each.failure for each in judged if each.failure), "")
+        return next((outcome.failure for outcome in judged if outcome.failure), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Candidate:
-        """Serve a configuration, unless a server of it runs, and end one that is not to keep."""
+        """Serve a configuration, unless a server of it runs. If `SERVERS` run already, end those of
+        other configurations than `keep`.
+        """
         fields, count = self.space.fields(choice), clients(choice)
-        key, kept = (json.dumps(self.space.fields(each)) for each in (choice, keep))
+        key, kept_key = (json.dumps(self.space.fields(option)) for option in (choice, keep))
         if key in self.running:
             return replace(self.running[key][0], clients=count)
-        others = [each for each in self.running if each != kept]
+        others = [name for name in self.running if name != kept_key]
         for name in others if len(self.running) >= SERVERS else ():
             self.running.pop(name)[1].close()
         config = changed(self.config, fields)
@@ -159,15 +161,15 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     from optuna.importance import get_param_importances
 
     about = config.cache_fields("deploy"), space.values, config.latency_budget_ms
-    made = {
-        name: require(changed(config, each), "convert").sha256
-        for name, each in space.formats.items()
+    hashes = {
+        name: require(changed(config, fields), "convert").sha256
+        for name, fields in space.formats.items()
     }
     journal = results_folder(config) / "tune_journal.log"
-    study = open_study(journal, digest([about, made, config.online_batch_size]))
+    study = open_study(journal, digest([about, hashes, config.online_batch_size]))
     with ExitStack() as opened:
         evaluator = CandidateEvaluator(config, space, opened)
-        evaluator.serve(space.start, space.start)  # waits for the machine, which is no search
+        evaluator.serve(space.start, space.start)  # before the search: it waits for the machine
         search = Search(space, evaluator, study, config.latency_budget_ms)
         search.run(60 * config.tune_minutes)
         winner = search.winner()

@@ -35,10 +35,10 @@ def frame(points: Sequence[Point]) -> "DataFrame":
     rows: list[dict[str, object]] = []
     for point in points:
         times = ratio_of(points, point, _first(points, point))
-        own = {"configuration": point.variant, "clients": point.row.concurrency}
+        fields = {"configuration": point.variant, "clients": point.row.concurrency}
         ends = times.interval
-        own |= {"times": times.value, "times_low": ends and ends.low}
-        rows.append(point.row.model_dump() | own | {"times_high": ends and ends.high})
+        fields |= {"times": times.value, "times_low": ends and ends.low}
+        rows.append(point.row.model_dump() | fields | {"times_high": ends and ends.high})
     columns = [*COLUMNS, *ENDS, "server_queue_ms", "client_overhead", "background_cpu_cores"]
     return DataFrame(rows, columns=columns).infer_objects()
 
@@ -47,14 +47,16 @@ def shown(points: Sequence[Point]) -> "DataFrame":
     """Return what a reader compares: the numbers with their 95% CIs."""
     rows = frame(points)
     chosen = with_intervals(rows, COLUMNS).drop(columns="reason")  # shown once: see `_conditions`
-    chosen["times"] = [str(ratio_of(points, each, _first(points, each))) for each in points]
-    texts = [interval(*each) for each in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)]
+    chosen["times"] = [str(ratio_of(points, point, _first(points, point))) for point in points]
+    texts = [
+        interval(*bounds) for bounds in zip(rows["p50_low_ms"], rows["p50_high_ms"], strict=True)
+    ]
     chosen.insert(chosen.columns.get_loc("p50_latency_ms") + 1, "p50, 95% CI", texts)
     return chosen.rename(columns={"times": TIMES})
 
 
 def facts(points: Sequence[Point]) -> dict[str, JsonValue]:
-    """Return what the lesson's result keeps of them."""
+    """Return the measurements for the metadata of the lesson's result."""
     return {"points": json.loads(frame(points).to_json(orient="records"))}
 
 
@@ -70,7 +72,7 @@ def headline(points: Sequence[Point]) -> str:
 
 
 def notice_batching(points: Sequence[Point]) -> list[str]:
-    """Return what the delay and the preferred sizes did."""
+    """Return the effects of the delay and of the preferred sizes."""
     few, many = _counts(points)
     none, zero, *delays = dict.fromkeys(point.variant for point in points)
     longest = delays[len(delays) // 2 - 1]  # the other half prefers sizes
@@ -91,7 +93,7 @@ def notice_batching(points: Sequence[Point]) -> list[str]:
 
 
 def notice_instances(points: Sequence[Point]) -> list[str]:
-    """Return what instances and threads did."""
+    """Return the effects of instances and threads."""
     few, many = _counts(points)
     first, *others = dict.fromkeys(point.variant for point in points)
     pairs = [(first, name) for name in others]
@@ -103,14 +105,14 @@ def notice_instances(points: Sequence[Point]) -> list[str]:
 
 
 def notice_precision(points: Sequence[Point]) -> list[str]:
-    """Return what lower precisions did to the speed."""
+    """Return the effects of lower precisions on the speed."""
     first, *others = dict.fromkeys(point.variant for point in points)
-    found = [
+    sentences = [
         _compared(points, count, (first, name), _throughput)
         for name in others
         for count in _counts(points)
     ]
-    return [*found, *_memory(points, first, others), _conditions(points)]
+    return [*sentences, *_memory(points, first, others), _conditions(points)]
 
 
 def _compared(
@@ -126,8 +128,8 @@ def _compared(
 
 
 def _at(points: Sequence[Point], variant: str, clients: int) -> Point:
-    wanted = (variant, clients)
-    return next(each for each in points if (each.variant, each.row.concurrency) == wanted)
+    key = (variant, clients)
+    return next(point for point in points if (point.variant, point.row.concurrency) == key)
 
 
 def _first(points: Sequence[Point], point: Point) -> Point:
@@ -149,7 +151,7 @@ def _throughput(points: Sequence[Point], first: Point, second: Point) -> str:
 
 def _latency(points: Sequence[Point], first: Point, second: Point) -> str:
     """Return how p50 differs."""
-    one, other = (short(each.row.p50_latency_ms or 0.0) for each in (first, second))
+    one, other = (short(point.row.p50_latency_ms or 0.0) for point in (first, second))
     times = ratio_of(points, second, first, "medians_ms")
     none = "" if times.is_significant else ", no measurable difference"
     return (
@@ -159,26 +161,26 @@ def _latency(points: Sequence[Point], first: Point, second: Point) -> str:
 
 def _memory(points: Sequence[Point], first: str, others: Iterable[str]) -> list[str]:
     """Return the memory of the servers, where that could be measured."""
-    found = [(name, _at(points, name, points[0].row.concurrency).row) for name in (first, *others)]
-    known = [
+    rows = [(name, _at(points, name, points[0].row.concurrency).row) for name in (first, *others)]
+    sizes = [
         f"{row.server_peak_memory_mb:,.0f} MB with {name}"
-        for name, row in found
+        for name, row in rows
         if row.server_peak_memory_mb
     ]
-    return [f"Peak memory of the server: {', '.join(known)}."] if known else []
+    return [f"Peak memory of the server: {', '.join(sizes)}."] if sizes else []
 
 
 def _conditions(points: Sequence[Point]) -> str:
-    """Return what else used the machine, and how many measurements are not stable."""
+    """Return the load of other processes, and how many measurements are not stable."""
     busy = points[0].row.background_cpu_cores
     others = ABSENT if busy is None else f"{busy:.2f}"
     doubted = [point for point in points if point.row.quality != "stable"]
-    said = (
+    sentence = (
         f"Other processes used {others} CPU cores. {len(points) - len(doubted)} of {len(points)} "
         "measurements are stable."
     )
     if not doubted:
-        return said
+        return sentence
     first = doubted[0]
     named = f"{first.variant} with {clients_of(first.row.concurrency)} is {first.row.quality}"
-    return f"{said} For example, {named} ({first.row.reason})."
+    return f"{sentence} For example, {named} ({first.row.reason})."

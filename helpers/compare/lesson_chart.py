@@ -32,9 +32,9 @@ def draw(rows: "DataFrame", title: str) -> "Figure":
     """Draw the measurements, with 95% CIs where they are known."""
     counts = rows["clients"].unique()
     tall = 0.9 + ROW * len(rows) / len(counts)
-    figure, found = subplots(title, 2 * len(counts), tall)
-    for place, count in enumerate(counts):
-        left, right = found[2 * place : 2 * place + 2]
+    figure, panels = subplots(title, 2 * len(counts), tall)
+    for index, count in enumerate(counts):
+        left, right = panels[2 * index : 2 * index + 2]
         some = rows[rows["clients"] == count].iloc[::-1]  # the first on top
         for axes, columns, label in (
             (left, ("p50_latency_ms", "p99_latency_ms"), "latency (ms)"),
@@ -47,22 +47,22 @@ def draw(rows: "DataFrame", title: str) -> "Figure":
             axes.set_xlim(0, None)
         left.set_yticks(range(len(some)), some["configuration"])
         right.set_yticks(range(len(some)), [""] * len(some))
-    _draw(found[0], rows.iloc[:0], "throughput")  # the legend is that of the first subplot
-    found[0].plot([], [], color=GREY, lw=1.5, label="95% CI")
-    legend_below(figure, found[0])
+    _draw(panels[0], rows.iloc[:0], "throughput")  # the legend is that of the first subplot
+    panels[0].plot([], [], color=GREY, lw=1.5, label="95% CI")
+    legend_below(figure, panels[0])
     return figure
 
 
 def _draw(axes: "Axes", rows: "DataFrame", column: str) -> None:
     low, high, label, colour, mark, fill = SERIES[column]
-    places = range(len(rows))
-    axes.hlines(places, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
-    axes.plot(rows[column], places, mark, color=colour, fillstyle=fill, label=label, ls="none")
+    positions = range(len(rows))
+    axes.hlines(positions, rows[low].astype(float), rows[high].astype(float), colour, lw=1.5)
+    axes.plot(rows[column], positions, mark, color=colour, fillstyle=fill, label=label, ls="none")
 
 
 def in_words(rows: "DataFrame") -> str:
     """Return where each number is lowest and highest: the chart's caption."""
-    said = []
+    sentences = []
     for count, some in rows.groupby("clients", sort=False):
         ends = []
         for column, name, unit in (
@@ -74,6 +74,6 @@ def in_words(rows: "DataFrame") -> str:
                 f"{name} is {digits(least[column])} {unit} ({least['configuration']}) to "
                 f"{digits(most[column])} {unit} ({most['configuration']})"
             )
-        said.append(f"with {clients_of(count)} {' and '.join(ends)}")
-    found = "; ".join(said)
-    return f"{found[:1].upper()}{found[1:]}."
+        sentences.append(f"with {clients_of(count)} {' and '.join(ends)}")
+    caption = "; ".join(sentences)
+    return f"{caption[:1].upper()}{caption[1:]}."

@@ -1,4 +1,4 @@
-"""What a precision does to a model's outputs: by how much they and the predictions change."""
+"""The effect of a precision on a model's outputs: by how much they and the predictions change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def compare_precisions(variants: Sequence[Variant]) -> list[PrecisionResult]:
     Differences are in standard deviations of the reference's outputs. Raises `ArtifactError` if the
     export or the reference is missing.
     """
-    found = []
+    results = []
     for variant in variants:
         config = variant.config.model_copy(update={"stage": "convert"})
         if find_artifact(artifact_folder(config, "convert")) is None:
@@ -64,7 +64,7 @@ def compare_precisions(variants: Sequence[Variant]) -> list[PrecisionResult]:
         deviation, highest = right.std(), np.sort(right, axis=1)
         decisions = open_dataset(config).decisions
         agreed = int((decisions(reference) == decisions(outputs)).sum())
-        found.append(
+        results.append(
             PrecisionResult(
                 variant.name,
                 artifact,
@@ -74,53 +74,54 @@ def compare_precisions(variants: Sequence[Variant]) -> list[PrecisionResult]:
                 float(np.median(highest[:, -1] - highest[:, -2]) / deviation),
             )
         )
-        print(f"{variant.name}: {artifact.size_mb:.0f} MB, {found[-1].check.headline}")
-    return found
+        print(f"{variant.name}: {artifact.size_mb:.0f} MB, {results[-1].check.headline}")
+    return results
 
 
-def draw_errors(found: Sequence[PrecisionResult]) -> "Image":
+def draw_errors(results: Sequence[PrecisionResult]) -> "Image":
     """Draw for each precision the share of outputs that differ by at most so much."""
     title = "Difference of outputs from the reference (fp32)"
     figure, axes = canvas(title, "difference in standard deviations, log scale", "share of outputs")
     shares = np.linspace(0.01, 1, 100)
-    for each, colour, mark in zip(found, COLOURS, MARKS, strict=False):
-        errors = np.quantile(each.errors, shares)
+    for result, colour, mark in zip(results, COLOURS, MARKS, strict=False):
+        errors = np.quantile(result.errors, shares)
         errors[errors == 0] = np.nan  # which have no logarithm
-        axes.plot(errors, shares, color=colour, marker=mark, markevery=12, label=each.precision)
+        axes.plot(errors, shares, color=colour, marker=mark, markevery=12, label=result.precision)
     gap = "median gap between the two best classes"
-    axes.axvline(found[0].gap, color=COLOURS[6], ls="--", label=gap)
+    axes.axvline(results[0].gap, color=COLOURS[6], ls="--", label=gap)
     axes.set_xscale("log")
     mark_decades(axes.xaxis)
     axes.set_ylim(0, 1.02)
     legend_below(figure, axes)
-    said = ", ".join(
-        f"{each.precision} {np.median(each.errors):.1e} and {each.errors[-1]:.1e}" for each in found
+    differences = ", ".join(
+        f"{result.precision} {np.median(result.errors):.1e} and {result.errors[-1]:.1e}"
+        for result in results
     )
     return picture(
         figure,
-        f"Median and largest difference from the reference, in standard deviations: {said}; the "
-        f"median gap between an image's two best classes is {found[0].gap:.2g}.",
+        f"Median and largest difference from the reference, in standard deviations: {differences}; "
+        f"the median gap between an image's two best classes is {results[0].gap:.2g}.",
     )
 
 
-def notice_outputs(found: Sequence[PrecisionResult]) -> list[str]:
-    """Return what the precisions did to the outputs."""
+def notice_outputs(results: Sequence[PrecisionResult]) -> list[str]:
+    """Return the effects of the precisions on the outputs."""
     lines = []
-    for each in found:
-        share = float(np.mean(each.errors > each.gap / 2))
+    for result in results:
+        share = float(np.mean(result.errors > result.gap / 2))
         lines.append(
-            f"{each.precision}: the median difference is {np.median(each.errors):.1e} standard "
-            f"deviations, the largest {each.errors[-1]:.1e}; {share:.1%} are over half the median "
-            f"gap. {each.agreed} of {each.check.samples} predictions are equal. "
+            f"{result.precision}: the median difference is {np.median(result.errors):.1e} standard "
+            f"deviations, the largest {result.errors[-1]:.1e}; {share:.1%} are over half the "
+            f"median gap. {result.agreed} of {result.check.samples} predictions are equal. "
             + (
-                f"Failed: {each.check.failure}."
-                if each.check.failure
+                f"Failed: {result.check.failure}."
+                if result.check.failure
                 else "The parity check passed."
             )
-            + (f" It was {each.check.note}." if each.check.note else "")
+            + (f" It was {result.check.note}." if result.check.note else "")
         )
-    first = found[0]
-    sizes = [f"{each.precision} {short(each.artifact.size_mb)} MB" for each in found]
+    first = results[0]
+    sizes = [f"{result.precision} {short(result.artifact.size_mb)} MB" for result in results]
     return [
         *lines,
         f"The median gap between an image's two best classes is {short(first.gap)} standard "

@@ -23,7 +23,7 @@ from helpers.store import write_atomic
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna import Trial as Asked
+    from optuna import Trial as OptunaTrial
 
 PAIRS = 4  # at most, in the search
 WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
@@ -35,7 +35,7 @@ State = Literal["faster", "measured", "ended early", "over budget", "failed"]
 
 
 class Evaluator(Protocol):
-    """What measures configurations: the real one has servers."""
+    """Measures configurations; the real one has servers."""
 
     def compare(
         self, first: Choice, second: Choice, pairs: int, is_race: bool = True
@@ -74,7 +74,7 @@ class Trial(BaseModel, frozen=True):
     @property
     def inverse(self) -> "Trial":
         """Return the same with the ratio of the other one's throughput to this one's."""
-        low, high = (each and 1 / each for each in (self.high, self.low))
+        low, high = (bound and 1 / bound for bound in (self.high, self.low))
         ratio = self.ratio and 1 / self.ratio
         return self.model_copy(update={"ratio": ratio, "low": low, "high": high})
 
@@ -92,7 +92,7 @@ class Winner(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class Search:
-    """A study of a space by a evaluator."""
+    """A study of a space by an evaluator."""
 
     space: Space
     evaluator: Evaluator
@@ -104,8 +104,8 @@ class Search:
     @property
     def trials(self) -> list[Trial]:
         """Return what was tried so far, in earlier runs too."""
-        found = (each.user_attrs.get("trial") for each in self.study.get_trials(deepcopy=False))
-        return [Trial.model_validate(each) for each in found if each]
+        saved = (trial.user_attrs.get("trial") for trial in self.study.get_trials(deepcopy=False))
+        return [Trial.model_validate(fields) for fields in saved if fields]
 
     def run(self, seconds: float) -> None:
         """Try configurations until these seconds are spent, those of earlier runs included, nothing
@@ -123,22 +123,24 @@ class Search:
         spent = [trial.seconds for trial in trials]
         # a comparison with a faster configuration takes less time
         is_late = sum(spent) + max(spent[-3:], default=0.0) > seconds
-        is_stale = len(trials) > STALE and all(each.state != "faster" for each in trials[-STALE:])
-        asked = self.study.get_trials(deepcopy=False)[-REPEATS:]
-        is_repeating = len(asked) == REPEATS and not any(each.user_attrs for each in asked)
+        is_stale = len(trials) > STALE and all(trial.state != "faster" for trial in trials[-STALE:])
+        proposals = self.study.get_trials(deepcopy=False)[-REPEATS:]
+        is_repeating = len(proposals) == REPEATS and not any(
+            proposal.user_attrs for proposal in proposals
+        )
         return len(trials) >= self.space.size or is_late or is_stale or is_repeating
 
-    def _try(self, asked: "Asked") -> float:
+    def _try(self, proposal: "OptunaTrial") -> float:
         """Compare what the sampler proposes with the fastest; return the logarithm of the gain."""
         from optuna import TrialPruned
 
         choice: Choice = {
-            name: json.loads(asked.suggest_categorical(name, [*map(json.dumps, values)]))
+            name: json.loads(proposal.suggest_categorical(name, [*map(json.dumps, values)]))
             for name, values in self.space.values.items()
         }
         trials = self.trials
         best = fastest(trials)
-        trial = next((each for each in trials if each.choice == choice), None)
+        trial = next((trial for trial in trials if trial.choice == choice), None)
         if trial is None:
             trial = self._compare(best, choice, len(trials), is_race=best is not None)
             if best is None and trial.state == "failed":
@@ -148,10 +150,10 @@ class Search:
             if best is None and trial.state == "over budget":
                 for fewer in self.space.values["concurrency"]:
                     self.study.enqueue_trial(_texts({**choice, "concurrency": fewer}))
-            asked.set_user_attr("trial", trial.model_dump())
+            proposal.set_user_attr("trial", trial.model_dump())
             self.say(in_words(trial))
         if trial.gain is None or trial.state == "over budget":
-            raise TrialPruned  # to the sampler the worst there is
+            raise TrialPruned  # the sampler ranks it last
         return log(trial.gain)
 
     def _compare(
@@ -162,50 +164,49 @@ class Search:
         pairs: int = PAIRS,
         is_race: bool = False,
     ) -> Trial:
-        """Compare a configuration with that of a trial; the first of all with itself, which shows
-        how much two equal ones differ.
+        """Compare a configuration with that of a trial. Compare the first of all with itself, which
+        shows how much two equal ones differ.
         """
         started = self.clock()
         against = first or Trial(number=number, choice=choice, state="measured", against=number)
         trial = Trial(number=number, choice=choice, state="measured", against=against.number)
         try:
-            found = self.evaluator.compare(against.choice, choice, pairs, is_race)
+            comparison = self.evaluator.compare(against.choice, choice, pairs, is_race)
         except DeploymentError as error:
             update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
             return trial.model_copy(update=update)
         return trial.model_copy(
             update={
-                "state": self._state(first, found, pairs),
-                "ratio": found.ratio.value,
-                "low": found.ratio.interval and found.ratio.interval.low,
-                "high": found.ratio.interval and found.ratio.interval.high,
-                "gain": found.ratio.value * (first.gain or 1) if first else 1.0,
-                "throughput": found.throughput,
-                "p99_latency_ms": found.p99_latency_ms,
-                "budget": found.budget,
-                "pairs": found.rounds,
-                "background_cpu_cores": found.background_cpu_cores,
+                "state": self._state(first, comparison, pairs),
+                "ratio": comparison.ratio.value,
+                "low": comparison.ratio.interval and comparison.ratio.interval.low,
+                "high": comparison.ratio.interval and comparison.ratio.interval.high,
+                "gain": comparison.ratio.value * (first.gain or 1) if first else 1.0,
+                "throughput": comparison.throughput,
+                "p99_latency_ms": comparison.p99_latency_ms,
+                "budget": comparison.budget,
+                "pairs": comparison.rounds,
+                "background_cpu_cores": comparison.background_cpu_cores,
                 "seconds": self.clock() - started,
             }
         )
 
-    def _state(self, first: Trial | None, found: Comparison, pairs: int) -> State:
+    def _state(self, first: Trial | None, comparison: Comparison, pairs: int) -> State:
         limit = self.budget_ms
-        if limit and (found.budget == "not met" or found.p99_latency_ms > limit):
+        if limit and (comparison.budget == "not met" or comparison.p99_latency_ms > limit):
             return "over budget"
-        if first is None or found.ratio.is_above or first.state == "over budget":
+        if first is None or comparison.ratio.is_above or first.state == "over budget":
             return "faster"
-        return "ended early" if found.rounds < pairs else "measured"
+        return "ended early" if comparison.rounds < pairs else "measured"
 
     def winner(self) -> Winner:
-        """Choose the fastest configuration that keeps the budget and whose served answers are
-        right, and measure what each of its fields is worth.
+        """Choose the fastest configuration that keeps the budget and whose responses are right, and
+        measure the effect of each of its fields.
 
-        A field that is worth nothing goes back to what it was. Raises `MeasurementError` if no
-        configuration is left.
+        A field without an effect is reset. Raises `MeasurementError` if no configuration is left.
         """
         trials, passed_over = self.trials, dict[int, str]()
-        for trial in (each for each in reversed(trials) if each.state == "faster"):
+        for trial in (trial for trial in reversed(trials) if trial.state == "faster"):
             best, why = self._explained(trial)
             start = {**self.space.start, "concurrency": best.choice["concurrency"]}
             alone = Trial(number=0, choice=start, state="measured", against=0)
@@ -225,30 +226,32 @@ class Search:
     def _explained(self, best: Trial) -> tuple[Trial, dict[str, Trial]]:
         """Compare it, field by field, with itself with the experiment's own value."""
         why: dict[str, Trial] = {}
-        for name, own in self.space.start.items():
-            if name == "concurrency" or best.choice[name] == own:
+        for name, value in self.space.start.items():
+            if name == "concurrency" or best.choice[name] == value:
                 continue
-            without = {**best.choice, name: own}
-            found = self._compare(best, without, best.number, WORTH_PAIRS)
-            if found.state in ("faster", "measured") and (found.ratio or 0) >= 1:
+            without = {**best.choice, name: value}
+            trial = self._compare(best, without, best.number, WORTH_PAIRS)
+            if trial.state in ("faster", "measured") and (trial.ratio or 0) >= 1:
                 best = best.model_copy(update={"choice": without})
             else:
-                why[name] = found.inverse
+                why[name] = trial.inverse
         return best, why
 
 
 def fastest(trials: Sequence[Trial]) -> Trial | None:
     """Return the fastest one so far that keeps the budget; the first of all if none does."""
-    return next((each for each in reversed(trials) if each.state == "faster"), (*trials, None)[0])
+    return next(
+        (trial for trial in reversed(trials) if trial.state == "faster"), (*trials, None)[0]
+    )
 
 
 def in_words(trial: Trial) -> str:
     """Return the result of a trial in one line."""
     settings = ", ".join(f"{name} {value}" for name, value in trial.choice.items())
-    found = trial.reason or (
+    result = trial.reason or (
         f"{trial.throughput:.1f} samples/s, {trial.ratio_in_words} that of trial {trial.against}"
     )
-    return f"trial {trial.number}: {settings}: {found}, {trial.state}"
+    return f"trial {trial.number}: {settings}: {result}, {trial.state}"
 
 
 def _texts(choice: Choice) -> dict[str, str]:
@@ -284,13 +287,13 @@ def open_study(journal: Path | None, name: str) -> "Study":
 
 def _whole_lines(text: bytes) -> bytes:
     """Return a text without what follows its last whole line."""
-    kept = []
+    lines = []
     for line in text.splitlines(keepends=True):
         try:
             json.loads(line)
         except ValueError:
             break
-        kept.append(line)
-    if kept and not kept[-1].endswith(b"\n"):
-        kept.pop()
-    return b"".join(kept)
+        lines.append(line)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    return b"".join(lines)

@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 MARKS = {"faster": "D", "measured": "o", "ended early": "v", "over budget": "x", "failed": "+"}
 
 
-def draw_search(found: Tuning) -> "Image":
+def draw_search(tuning: Tuning) -> "Image":
     """Draw each trial's throughput relative to trial 0, and the fastest so far."""
     figure, axes = canvas("The search", "trial", "throughput relative to trial 0")
     for (state, mark), colour in zip(MARKS.items(), COLOURS, strict=False):
-        some = [trial for trial in found.trials if trial.state == state and trial.gain]
+        some = [trial for trial in tuning.trials if trial.state == state and trial.gain]
         for trial in some:
             unit = (trial.gain or 1) / (trial.ratio or 1)
-            bounds = [unit * each for each in (trial.low, trial.high) if each]
+            bounds = [unit * bound for bound in (trial.low, trial.high) if bound]
             axes.plot([trial.number] * len(bounds), bounds, color=colour, linewidth=1)
         if some:
             numbers, gains = [trial.number for trial in some], [trial.gain or 0 for trial in some]
             axes.plot(numbers, gains, mark, color=colour, label=state, linestyle="none")
-    best = [trial for trial in found.trials if trial.state == "faster"]
-    ends = [*(trial.number for trial in best), len(found.trials)]
+    best = [trial for trial in tuning.trials if trial.state == "faster"]
+    ends = [*(trial.number for trial in best), len(tuning.trials)]
     gains = [trial.gain or 1 for trial in best]
     axes.stairs(gains, ends, baseline=None, color=COLOURS[6], linewidth=1)
     legend_below(figure, axes)
     counts = ", ".join(
         f"{count} {state}"
         for state in MARKS
-        if (count := sum(trial.state == state for trial in found.trials))
+        if (count := sum(trial.state == state for trial in tuning.trials))
     )
     return picture(
         figure,
-        f"Throughput of {len(found.trials)} trials relative to trial 0: {counts}; the fastest "
+        f"Throughput of {len(tuning.trials)} trials relative to trial 0: {counts}; the fastest "
         f"reaches {max(gains, default=1):.2f}×.",
     )

@@ -61,30 +61,30 @@ class Space:
 
     def fields(self, choice: Choice) -> Choice:
         """Return the fields of an experiment that a choice stands for; the clients are none."""
-        own = {name: value for name, value in choice.items() if name != "concurrency"}
-        return own | self.formats[str(own.pop("format"))]
+        fields = {name: value for name, value in choice.items() if name != "concurrency"}
+        return fields | self.formats[str(fields.pop("format"))]
 
 
 def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
-    """Return the experiment's fields for each format and precision that its model's framework leads
-    to, the experiment's own first, and why the others cannot run on this machine.
+    """Return the experiment's fields for each format and precision that its model can be converted
+    to, the experiment's own first. Return too why the others cannot run on this machine.
     """
     framework = models.get(config.model).FRAMEWORK
     direct = [name for name in formats.names() if framework in formats.get(name).SOURCES]
     exports = list(dict.fromkeys([config.export_format, *direct]))
-    own = {f"{config.format}-{config.precision}": _making(config)}
-    found, reasons = own.copy(), dict[str, str]()
+    start = {f"{config.format}-{config.precision}": _making(config)}
+    runnable, reasons = start.copy(), dict[str, str]()
     for name in formats.names():
-        known = formats.get(name)
-        for precision in known.PRECISIONS.get(config.device, ()):
-            made = [each for each in exports if each == name or each in known.SOURCES]
+        fmt = formats.get(name)
+        for precision in fmt.PRECISIONS.get(config.device, ()):
+            sources = [source for source in exports if source == name or source in fmt.SOURCES]
             target: Choice = {"format": name, "precision": precision, "accelerator": "none"}
-            wanted: list[Choice] = [
-                {**target, "export_format": each, "export_precision": first}
-                for each in made
+            options: list[Choice] = [
+                {**target, "export_format": source, "export_precision": first}
+                for source in sources
                 for first in dict.fromkeys(("fp32", precision))
             ]
-            if f"{name}-{precision}" in own or not (chosen := _first_valid(config, wanted)):
+            if f"{name}-{precision}" in start or not (chosen := _first_valid(config, options)):
                 continue
             if f"{name}-{precision}" not in config.tune_space.get(
                 "format", [f"{name}-{precision}"]
@@ -93,8 +93,8 @@ def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
             if why := obstacle(chosen):
                 reasons[f"{name}-{precision}"] = why
             else:
-                found[f"{name}-{precision}"] = _making(chosen)
-    return found, reasons
+                runnable[f"{name}-{precision}"] = _making(chosen)
+    return runnable, reasons
 
 
 def _making(config: ConvertConfig) -> Choice:
@@ -105,8 +105,8 @@ def _making(config: ConvertConfig) -> Choice:
     return config.model_dump(include=names)
 
 
-def _first_valid(config: DeployConfig, wanted: Iterable[Choice]) -> DeployConfig | None:
-    for fields in wanted:
+def _first_valid(config: DeployConfig, options: Iterable[Choice]) -> DeployConfig | None:
+    for fields in options:
         try:
             return DeployConfig.model_validate(
                 {name: getattr(config, name) for name in DeployConfig.model_fields}
@@ -125,30 +125,30 @@ def choices(config: TuneConfig) -> Space:
     Raises `MeasurementError` if the experiment itself did not pass its parity checks, and
     `ParameterError` for a wrong value in `tune_space`.
     """
-    for name, given in config.tune_space.items():
-        for value in given if name != "format" else ():
-            place = f"{config.model} {config.experiment}: tune_space"
-            changed(config, {name: [value] if name == "concurrency" else value}, place)
-    found, excluded = candidates(config)
-    own = next(iter(found))
-    for name, fields in found.items():
-        experiment = config.experiment if name == own else PREFIX + name
+    for name, listed in config.tune_space.items():
+        for value in listed if name != "format" else ():
+            context = f"{config.model} {config.experiment}: tune_space"
+            changed(config, {name: [value] if name == "concurrency" else value}, context)
+    runnable, excluded = candidates(config)
+    first = next(iter(runnable))
+    for name, fields in runnable.items():
+        experiment = config.experiment if name == first else PREFIX + name
         if why := fault(changed(config, {**fields, "experiment": experiment})):
             excluded[name] = why
-    if own in excluded:
-        raise MeasurementError(f"{config.model} {config.experiment}: {excluded[own]}")
+    if first in excluded:
+        raise MeasurementError(f"{config.model} {config.experiment}: {excluded[first]}")
     values = usual(config) | {
-        name: [*given] for name, given in config.tune_space.items() if name != "format"
+        name: [*listed] for name, listed in config.tune_space.items() if name != "format"
     }
     start: Choice = {"threads": threads(config, "online"), "instances": config.instances.online}
     start |= config.model_dump(include=set(values) - {"threads", "instances", "concurrency"})
-    values["concurrency"].sort(key=lambda each: -int(str(each)))
+    values["concurrency"].sort(key=lambda count: -int(str(count)))
     start["concurrency"] = values["concurrency"][0]  # most clients: only the budget wants fewer
-    passed = [name for name in found if name not in excluded]
+    passed = [name for name in runnable if name not in excluded]
     return Space(
         {"format": tuple(passed)}
         | {name: _unique([start[name], *values[name]]) for name in values},
-        {name: found[name] for name in passed},
+        {name: runnable[name] for name in passed},
         excluded,
     )
 
@@ -171,14 +171,14 @@ def usual(config: TuneConfig) -> dict[str, list[Value]]:
     """Return the values of each field that are tried if the experiment does not say which."""
     largest, sent = config.max_batch_size, config.online_batch_size
     counts = [2**power for power in range(physical_cores().bit_length())]
-    found: dict[str, list[Value]] = {"instances": [*counts]}
+    values: dict[str, list[Value]] = {"instances": [*counts]}
     if config.device == "cpu":
-        found["threads"] = [*counts]
-    found["preferred_batch_sizes"] = [[], [min(4 * sent, largest)], [largest]]
-    found["max_queue_delay_us"] = [0, 1000, 5000]
+        values["threads"] = [*counts]
+    values["preferred_batch_sizes"] = [[], [min(4 * sent, largest)], [largest]]
+    values["max_queue_delay_us"] = [0, 1000, 5000]
     if models.lookups(config.model) and not config.server.is_native:
-        found["composition"] = ["ensemble", "fused"]
-    return found | {"concurrency": [*config.concurrency]}
+        values["composition"] = ["ensemble", "fused"]
+    return values | {"concurrency": [*config.concurrency]}
 
 
 def _unique(values: list[Value]) -> tuple[Value, ...]:

@@ -24,17 +24,17 @@ def clients(config: LessonConfig) -> tuple[int, int]:
 def batchers(config: LessonConfig) -> list[Variant]:
     """Return no batcher, then each delay, then the longer delays with preferred sizes."""
     same = {"instances": config.instances.online, "threads": threads(config, "online")}
-    own = changed(config, same)  # offline too, where there is no batcher
-    found = [Variant("no batcher", own, "offline")]
+    base = changed(config, same)  # offline too, where there is no batcher
+    variants = [Variant("no batcher", base, "offline")]
     preferred = config.preferred_batch_sizes or [config.max_batch_size]
-    words = f"prefers {' and '.join(map(str, preferred))}"
+    preference = f"prefers {' and '.join(map(str, preferred))}"
     for sizes, delays in (([], DELAYS_US), (preferred, DELAYS_US[1:])):
         for delay in delays:
             fields: dict[str, Value] = {"max_queue_delay_us": delay}
             fields["preferred_batch_sizes"] = [*sizes]
-            name = f"delay {delay / 1000:g} ms{f', {words}' if sizes else ''}"
-            found.append(Variant(name, changed(own, fields)))
-    return found
+            name = f"delay {delay / 1000:g} ms{f', {preference}' if sizes else ''}"
+            variants.append(Variant(name, changed(base, fields)))
+    return variants
 
 
 def sharings(config: LessonConfig) -> list[Variant]:
@@ -52,8 +52,8 @@ def sharings(config: LessonConfig) -> list[Variant]:
 
 
 def _sharing(instances: int, count: int) -> str:
-    words = f"{instances} instance{'s' * (instances > 1)}"
-    return f"{words} × {count} thread{'s' * (count > 1)}"
+    label = f"{instances} instance{'s' * (instances > 1)}"
+    return f"{label} × {count} thread{'s' * (count > 1)}"
 
 
 def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
@@ -61,7 +61,7 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
     export; and why the others cannot run here.
     """
     name = formats.most_precisions(config.export_format, config.device)
-    found, left = list[Variant](), dict[str, str]()
+    variants, left = list[Variant](), dict[str, str]()
     for precision in PRECISIONS:
         fields: dict[str, Value] = {"format": name, "precision": precision, "accelerator": "none"}
         if precision == "int8":
@@ -74,8 +74,8 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
         if reason:
             left[precision] = reason
         else:
-            found.append(Variant(precision, chosen))
-    return found, left
+            variants.append(Variant(precision, chosen))
+    return variants, left
 
 
 def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value]]:
@@ -83,11 +83,11 @@ def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value
     none of its fields.
     """
     rows = []
-    for each in variants:
-        own = each.config.model_dump(include=set(fields))
-        if "instances" in own:
-            own["instances"] = each.config.instances.online
-        if each.scenario == "offline":
-            own = dict.fromkeys(own)
-        rows.append({"configuration": each.name, **own})
+    for variant in variants:
+        values = variant.config.model_dump(include=set(fields))
+        if "instances" in values:
+            values["instances"] = variant.config.instances.online
+        if variant.scenario == "offline":
+            values = dict.fromkeys(values)
+        rows.append({"configuration": variant.name, **values})
     return rows

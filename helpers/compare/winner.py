@@ -17,36 +17,36 @@ EXPERIMENT = "tuned"
 
 def differing(space: Space, winner: Winner) -> Choice:
     """Return the fields of the winner's experiment that differ from the experiment's own."""
-    own, found = space.fields(space.start), space.fields(winner.choice)
-    return {name: value for name, value in found.items() if value != own.get(name)}
+    start, chosen = space.fields(space.start), space.fields(winner.choice)
+    return {name: value for name, value in chosen.items() if value != start.get(name)}
 
 
 def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     """Write the winner as the only experiment of a parameter file.
 
-    It is named after target and model, because a run names the folder of its results so: the files
-    of two models must not share one. The comment of a field that differs from the experiment's own
-    is its contribution. That of an experiment with overrides lies with its results.
+    Its name has target and model, because a run's results folder has the file's name, and two
+    models must not share one. The comment of a field that differs from the experiment's own is its
+    contribution. The file of an experiment with overrides lies with its results.
     """
     final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
-    own = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
+    settings = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
     changes = differing(space, winner)
-    fields = {field: own[field] for field in own if not field.startswith("tune_")} | changes
-    kept = f" (budget {number(budget_ms)} ms: {final.budget})" if budget_ms else ""
+    fields = {key: settings[key] for key in settings if not key.startswith("tune_")} | changes
+    budget = f" (budget {number(budget_ms)} ms: {final.budget})" if budget_ms else ""
     server = config.server.model_dump(exclude_defaults=True) | {"release": config.server.release}
     text = (
         f"# Found by triton-notebooks tune for {config.model}, starting from {name}.\n"
         f"# With {clients_of(clients(winner.choice))}: {final.throughput:,.1f} samples/s, "
         f"{final.ratio_in_words}\n"
-        f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{kept}.\n"
+        f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{budget}.\n"
         "# The comment of a field that differs is its contribution: the throughput relative to\n"
         f"# the same configuration with the value of {name}.\n"
     )
     text += yaml.safe_dump({"gpu": config.gpu, "device": config.device, "server": server})
     text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"
     for field, value in fields.items():
-        found = winner.why.get(field if field in winner.choice else "format")
-        worth = found and field in changes and (found.reason or found.ratio_in_words)
+        trial = winner.why.get(field if field in winner.choice else "format")
+        worth = trial and field in changes and (trial.reason or trial.ratio_in_words)
         text += f"        {field}: {json.dumps(value)}{f'  # {worth}' if worth else ''}\n"
     folder = outputs() / config.target / config.model
     if config.overrides:

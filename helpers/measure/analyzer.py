@@ -1,6 +1,6 @@
 """Run perf_analyzer, Triton's own load generator, and read what it records.
 
-Its stability gate is switched off, because an unstable point would leave no record at all;
+Its stability check is switched off, because an unstable point would leave no record at all.
 `statistics` judges instead.
 """
 
@@ -37,23 +37,23 @@ from helpers.triton import (
 )
 
 WINDOWS = 3  # perf_analyzer reports once it has three
-WINDOW_STRETCH = 1.2  # by which it lengthens the interval it is given
+WINDOW_STRETCH = 1.2  # by which it lengthens its measurement interval
 ATTEMPTS = 4
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 100
 CLOCK_SECONDS = 0.05  # by which the system's clock may move in a run: an adjustment, not a step
-ANSWER_SECONDS = 60  # in which a server answers after a run, on a machine that does much else
-START_SECONDS = 20.0  # in which an open loop has had an answer
+ANSWER_SECONDS = 60  # in which a server responds after a run, on a busy machine
+START_SECONDS = 20.0  # in which an open loop has had a response
 SEED = 14
-OUTPUT_BYTES = 524288  # of an answer whose length Triton does not know; NVIDIA's: 131,072 logits
+OUTPUT_BYTES = 524288  # of a response whose length Triton does not know; NVIDIA's: 131,072 logits
 # it wants two requests in each window; with an empty one a point is unstable at any percentage, and
-# on a machine with too few cores it may find no statistics of a model that it asks all the time
+# on a machine with too few cores it may find no statistics of the model that it loads
 TOO_SHORT = re.compile(
     "only one request|larger time window|stable measurement|find the requested model version"
 )
 NO_ACCESS = ". If the server runs as another user, set shared_memory to none."
 OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
-# What Triton counted of a model, at the end of the log: first of the one that is asked
+# What Triton counted of a model, at the end of the log: first of the one that requests name
 COUNTED = re.compile(
     r"(?:^ *(?P<model>\S+), version: \S+)?\s+Inference count: (?P<samples>\d+)"
     r"\s+Execution count: (?P<executions>\d+)(?:\s+Cache.*)*"
@@ -71,7 +71,7 @@ TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
 @contextmanager
 def input_data(samples: Arrays) -> Iterator[Path]:
-    """Write a batch of real samples as perf_analyzer's JSON; it sends them in turn."""
+    """Write a batch of real samples as perf_analyzer's JSON; it sends them one after the other."""
     columns = {
         name: [
             {"content": {"b64": b64encode(row.tobytes()).decode()}, "shape": row.shape}
@@ -88,14 +88,14 @@ def input_data(samples: Arrays) -> Iterator[Path]:
 
 def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
     """Return patterns of the names that perf_analyzer gives its regions, the same in every run on a
-    host: an output's has a number only if the output is fixed to one of several.
+    host. The name of an output has a number only if the output is fixed to one of several.
     """
     return [*(f"{name}_[0-9]*" for name in (*inputs, *outputs)), *outputs]
 
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One point of a sweep: which model is asked, with what data, and by how many clients."""
+    """One point of a sweep: the model, the data and the number of clients."""
 
     model: str
     data: Path
@@ -116,12 +116,13 @@ def interval_ms(
     request_seconds: float,
     shortest: int = SHORTEST_INTERVAL_MS,
 ) -> int:
-    """Return the length of a window (ms), `shortest` at least. `runs` runs then see `request_count`
-    requests beside the first ones, and each enough for a throughput, with one to spare.
+    """Return the length of a window (ms), `shortest` at least. `runs` runs then have
+    `request_count` requests after the first ones, and each run has one more than a throughput
+    needs.
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
-    wanted = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
-    return max(shortest, ceil(1.1 * wanted / WINDOW_STRETCH))
+    needed_ms = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
+    return max(shortest, ceil(1.1 * needed_ms / WINDOW_STRETCH))
 
 
 def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
@@ -158,19 +159,19 @@ def _closed_loop(point: LoadPoint) -> list[str]:
 
 def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
     """Return the options of request-rate mode. It is asynchronous, because a thread that waits for
-    an answer would be late for the next request. It has one thread, because perf_analyzer announces
-    the start without a lock, and another thread may miss that.
+    a response would be late for the next request. It has one thread, because perf_analyzer
+    announces the start without a lock, and another thread may miss that.
     """
     every = ("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests))
     return [*every, "--async", "--max-threads", "1"]
 
 
 def run(point: LoadPoint, server: Server) -> Window:
-    """Load the server for three windows, or with all requests of an open loop; return every
-    request, the mean latency by component, and what the server counted meanwhile.
+    """Load the server for three windows, or with all requests of an open loop. Return every
+    request, the mean latency by component, and the server's counts.
 
-    Shared memory that an earlier run left behind is swept before, and this run's after. Raises
-    `ServerError` if Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
+    Remove shared memory of earlier runs before, and of this run after. Raises `ServerError` if
+    Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
     """
     failure = "perf_analyzer left no record of its requests"
     for _ in range(ATTEMPTS):
@@ -185,10 +186,10 @@ def run(point: LoadPoint, server: Server) -> Window:
             if code is None:  # it never began
                 continue
             if code:
-                words = last_lines(folder / "log", 2)
-                if not TOO_SHORT.search(words):
-                    advice = NO_ACCESS if "shared memory" in words else ""
-                    raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {words}{advice}")
+                message = last_lines(folder / "log", 2)
+                if not TOO_SHORT.search(message):
+                    advice = NO_ACCESS if "shared memory" in message else ""
+                    raise MeasurementError(f"perf_analyzer {exit_reason(code)}: {message}{advice}")
                 point = replace(point, interval_ms=2 * point.interval_ms)
             elif was_set:
                 failure = "the system clock was set during the measurement"
@@ -224,13 +225,14 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
 
 
 def _read(folder: Path, point: LoadPoint) -> Window | None:
-    """Read what a run left; None if its record of requests is cut off or empty.
+    """Read the record of a run; return None if its list of requests is cut off or empty.
 
-    Beside the times, perf_analyzer records every tensor: over HTTP all values of all inputs, so
-    that the file is searched for times rather than parsed (3 MB a request for an image). With
-    shared memory it takes arbitrary bytes for values, and once in thousands of requests they are
-    not a number: its JSON writer then stops and says nothing. That has nothing to do with time, so
-    the run is repeated.
+    perf_analyzer records every tensor next to the times: over HTTP all values of all inputs (3 MB
+    per request for an image). The file is therefore searched for times, not parsed.
+
+    With shared memory it writes arbitrary bytes as values. Once in thousands of requests they are
+    not a number, and its JSON writer stops without a message. The times are not affected, so the
+    run is repeated.
     """
     path = folder / "out.json"
     if not path.exists() or not path.stat().st_size:
@@ -238,9 +240,9 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         if text[-1:] != b"}":
             return None
-        found = [match.groups() for match in TIMES.finditer(text)]
-    starts = [int(start) for start, _ in found if start]
-    ends = [ends.split(b",") for start, ends in found if not start]
+        records = [match.groups() for match in TIMES.finditer(text)]
+    starts = [int(start) for start, _ in records if start]
+    ends = [ends.split(b",") for start, ends in records if not start]
     times = [(s, int(e[-1])) for s, e in zip(starts, ends, strict=True) if e[-1]]
     if not times:
         raise MeasurementError("perf_analyzer completed no request: its windows are too short")
@@ -252,8 +254,8 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
         "client_recv_ms": float(row["Client Recv"]) / 1000,
     }
     log = (folder / "log").read_text(errors="replace")
-    said = OVERHEAD.findall(log)
-    overhead = float(said[-1]) / 100 if said else nan
+    overheads = OVERHEAD.findall(log)
+    overhead = float(overheads[-1]) / 100 if overheads else nan
     requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
     sent = None
     if point.rate:
@@ -262,9 +264,9 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
                 f"perf_analyzer completed {len(requests)} of {point.requests} requests"
             )
         due = np.cumsum(gaps_us(point) * 1000)
-        places = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
+        ranks = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
         sent = requests[:, 0]
-        due = due[places] + (sent - due[places]).min()  # the soonest was sent when it was due
+        due = due[ranks] + (sent - due[ranks]).min()  # the soonest was sent when it was due
         requests = np.stack([due, requests[:, 1]], axis=1)
     size, clients = point.batch_size, point.concurrency
     window = Window(requests, size, clients, sent, components, overhead)
@@ -272,20 +274,20 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
 
 
 def _served(window: Window, log: str, parts: Sequence[str], samples: int = 1) -> Window:
-    """Add what Triton counted in the windows, as perf_analyzer asked it: requests, samples in an
-    execution, where each that Triton counts stands for `samples`, and the server's components of
-    the mean latency, summed over the parts of an ensemble. Network is what is left of the mean
-    latency, and so may be negative.
+    """Add Triton's counts of the windows, as perf_analyzer read them: requests and samples per
+    execution. A sample that Triton counts stands for `samples`.
 
-    Without the statistics of a part there are no components: they are never attributed to another.
+    Add the server's components of the mean latency too, summed over the parts of an ensemble.
+    Network is the rest of the mean latency, and so may be negative. Without the statistics of a
+    part there are no components: they are never attributed to another.
     """
-    told = log.rpartition("  Server: ")[2]
-    counted = {found["model"] or "": found for found in COUNTED.finditer(told)}
+    report = log.rpartition("  Server: ")[2]
+    counted = {match["model"] or "": match for match in COUNTED.finditer(report)}
     spent = [SPENT.search(counted[name]["spent"]) if name in counted else None for name in parts]
     components: dict[str, float] = {}
     if all(spent):
         for column in SERVER_COMPONENTS:
-            components[column] = sum(int(each[column]) for each in spent if each) / 1000
+            components[column] = sum(int(match[column]) for match in spent if match) / 1000
         components |= window.components
         some = window.steady if len(window.requests) > window.concurrency else window
         mean = float(some.sent_latencies_ms.mean())

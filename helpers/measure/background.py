@@ -26,12 +26,12 @@ def _host_seconds() -> float:
 
 def family(numbers: Iterable[int]) -> set[psutil.Process]:
     """Find the processes with these numbers, as far as they run, and all that descend from them."""
-    found: set[psutil.Process] = set()
+    processes: set[psutil.Process] = set()
     for number in numbers:
         with suppress(psutil.Error):
             process = psutil.Process(number)
-            found |= {process, *process.children(recursive=True)}
-    return found
+            processes |= {process, *process.children(recursive=True)}
+    return processes
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
@@ -69,9 +69,9 @@ def cores() -> int:
 
 
 def machine_speed() -> float:
-    """Measure the machine's speed: GFLOP/s of a fixed product of matrices on all cores, in the
-    fastest part of a twentieth of a second. A moment in which something else ran does not count;
-    another guest of the same host, who stays for seconds, does.
+    """Measure the machine's speed: GFLOP/s of a fixed matrix multiplication on all cores, in the
+    fastest part of a twentieth of a second. A short disturbance does not change it; one of several
+    seconds, such as another guest of the host, does.
     """
     left = np.full((SPEED_SIZE, SPEED_SIZE), 1.5, np.float32)
     right = left.T.copy()
@@ -95,9 +95,10 @@ def retry_seconds() -> float:
 def wait_until_quiet(
     others_cores: Callable[[], float] | None = None, monitored_seconds: float = 0.0
 ) -> float:
-    """Wait for a while until others leave the machine alone; return the cores they still use.
+    """Wait until other processes are idle, at most for the retry budget; return the cores they
+    still use.
 
-    If `others_cores` has monitored them already, for `monitored_seconds`, that is not waited for.
+    If `others_cores` has monitored them for `monitored_seconds`, subtract that time from the wait.
     """
     deadline = time.monotonic() + retry_seconds()
     if others_cores is None:
@@ -111,10 +112,10 @@ def wait_until_quiet(
 
 @contextmanager
 def exclusive_lock() -> Iterator[None]:
-    """Make measurements wait: one run at a time on this host, whoever its user is: a second one
-    waits.
+    """Let one measurement run at a time on this host, for all users together: a second one waits.
 
-    The folder of temporary files is locked itself: a file there would be closed to other users.
+    The folder of temporary files is locked itself, because a file there would be closed to other
+    users.
     """
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
     try:

@@ -43,7 +43,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of a candidate, with the ratio of its throughput to the baseline's."""
+    """The measurements of a candidate, with the ratio of its throughput to the baseline's."""
 
     ratio: Ratio
     rounds: int
@@ -64,7 +64,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured of a variant with some clients."""
+    """The measurements of a variant with some number of clients."""
 
     variant: str
     row: Row
@@ -118,14 +118,14 @@ class LoadSession:
 
         def ratio(runs: list[list[Window]]) -> Ratio:
             looks = rounds - MIN_RUNS + 1 if is_race else 1
-            return paired_ratio([[run.throughput for run in own] for own in runs], 1, 0, looks)
+            return paired_ratio([[run.throughput for run in side] for side in runs], 1, 0, looks)
 
         def is_over(runs: list[list[Window]]) -> bool:
             return is_race and (ratio(runs).is_significant or ratio(runs).value < EARLY_STOP_RATIO)
 
         processes = {*baseline.server.processes, *candidate.server.processes}
         others_cores = background.monitor_background(tuple(processes))
-        calls = [lambda each=each: self.load(each).steady for each in (baseline, candidate)]
+        calls = [lambda side=side: self.load(side).steady for side in (baseline, candidate)]
         runs = interleave(calls, rounds, is_over)
         latencies = np.concatenate([run.latencies_ms for run in runs[1]])
         if not len(latencies):
@@ -148,8 +148,8 @@ def served(config: CompareConfig, scenario: str = "online", log: str = "") -> It
     """
     if reason := compare_obstacle(config):
         raise DeploymentError(reason)
-    converted, place = require(config, "convert"), artifact_folder(config, "deploy").parent
-    with TemporaryDirectory(dir=place, prefix=f".{config.stage}.") as name:
+    converted, folder = require(config, "convert"), artifact_folder(config, "deploy").parent
+    with TemporaryDirectory(dir=folder, prefix=f".{config.stage}.") as name:
         repository, log = Artifact(Path(name), {}, {}), log or f"{config.stage}_server.log"
         write_repository(repository.folder, config, converted)
         with serve(config, repository, scenario, log=results_folder(config) / log) as server:
@@ -158,8 +158,8 @@ def served(config: CompareConfig, scenario: str = "online", log: str = "") -> It
 
 @contextmanager
 def open_session(config: CompareConfig, server: Server) -> Iterator[LoadSession]:
-    """Prepare the requests, in the form that travels to `server`, with the machine for this
-    process' measurements alone.
+    """Prepare the requests in the form that travels to `server`. No other measurement of this
+    package runs meanwhile.
     """
     samples = sweep.distinct_samples(config)
     sent = sweep.sent(server, samples, config.online_batch_size)
@@ -176,22 +176,26 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
     with ExitStack() as opened:
         servers = [  # they start at the same time
             opened.enter_context(
-                served(each.config, each.scenario, f"{each.config.stage}_server_{number}.log")
+                served(
+                    variant.config, variant.scenario, f"{variant.config.stage}_server_{number}.log"
+                )
             )
-            for number, each in enumerate(variants)
+            for number, variant in enumerate(variants)
         ]
         session = opened.enter_context(open_session(first, servers[0]))
         candidates = [
-            session.warm(server, each.config, max(clients))
-            for server, each in zip(servers, variants, strict=True)
+            session.warm(server, variant.config, max(clients))
+            for server, variant in zip(servers, variants, strict=True)
         ]
         background.wait_until_quiet()
         peaks = [memory.watch_peak(server.processes) for server in servers]
-        others = background.monitor_background([pid for each in servers for pid in each.processes])
+        others = background.monitor_background(
+            [pid for server in servers for pid in server.processes]
+        )
         calls = [
-            lambda each=each, count=count: session.load(replace(each, clients=count))
+            lambda candidate=candidate, count=count: session.load(replace(candidate, clients=count))
             for count in clients
-            for each in candidates
+            for candidate in candidates
         ]
         rounds = int(first.measurement_seconds / ROUND_SECONDS)
         rounds = max(MIN_RUNS, min(MOST_ROUNDS, rounds))
@@ -217,8 +221,8 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
         if not row.requests:
             raise MeasurementError(f"{variant.name}: {NO_REQUESTS}")
         steady = [window.steady for window in windows]
-        throughputs = tuple(each.throughput for each in steady)
-        medians_ms = tuple(float(np.median(each.latencies_ms)) for each in steady)
+        throughputs = tuple(window.throughput for window in steady)
+        medians_ms = tuple(float(np.median(window.latencies_ms)) for window in steady)
         points.append(Point(variant.name, row, throughputs, medians_ms))
     return points
 
@@ -229,6 +233,6 @@ def ratio_of(
     """Divide a candidate's `throughputs` or `medians_ms` by the baseline's, which has as many
     clients; the intervals of all such pairs among `points` hold together.
     """
-    beside = [each for each in points if each.row.concurrency == candidate.row.concurrency]
-    figures = [getattr(each, figure) for each in beside]
+    beside = [point for point in points if point.row.concurrency == candidate.row.concurrency]
+    figures = [getattr(point, figure) for point in beside]
     return paired_ratio(figures, beside.index(candidate), beside.index(baseline))

@@ -57,34 +57,34 @@ class Changes:
 
     def times(self) -> Rows:
         """Return one row for each graph, with the reason where it was not called."""
-        is_lacking = any(each.reason for each in self.calls)
+        is_lacking = any(call.reason for call in self.calls)
         return [
             {
-                "graph": each.graph,
-                "runtime": each.runtime,
-                "median_ms": median(each.ms) if each.ms else None,
-                "fastest_ms": min(each.ms, default=None),
-                "slowest_ms": max(each.ms, default=None),
-                **({"why not": each.reason} if is_lacking else {}),
+                "graph": call.graph,
+                "runtime": call.runtime,
+                "median_ms": median(call.ms) if call.ms else None,
+                "fastest_ms": min(call.ms, default=None),
+                "slowest_ms": max(call.ms, default=None),
+                **({"why not": call.reason} if is_lacking else {}),
             }
-            for each in self.calls
+            for call in self.calls
         ]
 
 
 def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) -> Changes:
-    """Compare the exported file with what was made of it; `profile` has what is executed."""
+    """Compare the exported file with its conversion; `profile` has what is executed."""
     exported = require(config, "export")
-    before, after = (formats.get(each) for each in (config.export_format, config.format))
+    before, after = (formats.get(name) for name in (config.export_format, config.format))
     graphs = {f"exported: {before.DISPLAY_NAMES[1]}": counted(exported)}
     if not is_as_exported(config):
         graphs[f"converted: {after.DISPLAY_NAMES[1]}"] = counted(artifact)
     executed = Counter[str]()
-    for each in profile.operators:
-        executed[each.kind] += each.calls
+    for operator in profile.operators:
+        executed[operator.kind] += operator.calls
     graphs[f"executed: {after.DISPLAY_NAMES[0]}"] = executed
     graphs = {name: counts for name, counts in graphs.items() if counts}
     size, calls = _called(config, exported, artifact)
-    findings = (_said(config, exported, artifact, executed), *_faster(calls))
+    findings = (_summary(config, exported, artifact, executed), *_faster(calls))
     caption = (
         f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls in this "
         "process"
@@ -105,35 +105,35 @@ def _column(counts: Counter[str]) -> list[Value]:
     return lines
 
 
-def _said(
+def _summary(
     config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
 ) -> str:
     """Return how the served file differs from the exported one, or that it does not."""
     before, after = (
-        formats.get(each).DISPLAY_NAMES[1] for each in (config.export_format, config.format)
+        formats.get(name).DISPLAY_NAMES[1] for name in (config.export_format, config.format)
     )
     runtime = formats.get(config.format).DISPLAY_NAMES[0]
     first, second = counted(exported).total(), counted(artifact).total()
     ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
     if is_as_exported(config):
-        said = f"The exported file is served unchanged: {after} in {config.precision}."
-        return f"{said} {ran}; the file has {first:,}." if ran and first else said
-    said = (
+        text = f"The exported file is served unchanged: {after} in {config.precision}."
+        return f"{text} {ran}; the file has {first:,}." if ran and first else text
+    text = (
         f"{before} in {config.export_precision} ({exported.size_mb:,.1f} MB) was converted to "
         f"{after} in {config.precision} ({artifact.size_mb:,.1f} MB)."
     )
     if first and second:
-        said += f" The file has {second:,} operators instead of {first:,}."
+        text += f" The file has {second:,} operators instead of {first:,}."
     if marks := sum(counted(artifact)[kind] for kind in QUANTISED):
-        said += f" {marks:,} of them convert to or from 8-bit integers."
-    return f"{said} {ran}." if ran else said
+        text += f" {marks:,} of them convert to or from 8-bit integers."
+    return f"{text} {ran}." if ran else text
 
 
 def _faster(calls: Sequence[Call]) -> list[str]:
     """Return how many times as fast the converted graph is, if both were called."""
-    if len(calls) < 2 or not all(each.ms for each in calls):
+    if len(calls) < 2 or not all(call.ms for call in calls):
         return []
-    ratio = paired_ratio([each.ms for each in calls], 0, 1)
+    ratio = paired_ratio([call.ms for call in calls], 0, 1)
     doubt = "" if ratio.is_significant else ": inconclusive"
     return [f"The converted graph has {ratio} the speed of the exported one{doubt}."]
 
@@ -151,7 +151,7 @@ def _called(
         ("exported", exported, config.export_format, config.export_precision),
         ("converted", artifact, config.format, config.precision),
     )
-    loaded = [_load(config, made, name, inputs) for _, made, name, _ in sides]
+    loaded = [_load(config, file, name, inputs) for _, file, name, _ in sides]
     times = iter(_alternate([session for session, _ in loaded if session], inputs))
     return size, tuple(
         Call(graph, _runtime(name, precision), tuple(next(times)) if session else (), reason)
@@ -201,7 +201,7 @@ def _alternate(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]
     with background.exclusive_lock():
         ends = time.perf_counter() + SECONDS
         return interleave(
-            [partial(call, each) for each in sessions],
+            [partial(call, session) for session in sessions],
             MOST,
             lambda runs: len(runs[0]) >= FEWEST and time.perf_counter() > ends,
         )

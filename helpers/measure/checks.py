@@ -53,20 +53,20 @@ _computed: dict[
 
 
 def difference(
-    output: str, found: Array, reference: Array, bounds: tuple[float, float]
+    output: str, actual: Array, reference: Array, bounds: tuple[float, float]
 ) -> Difference:
-    """Compare arrays of equal shape: max and mean of |found - reference| / std(reference).
+    """Compare arrays of equal shape: max and mean of |actual - reference| / std(reference).
 
     A wrong shape or a value that is not finite has no difference, and so no bound holds.
     """
     fields: dict[str, object] = {}
-    if found.shape == reference.shape:
-        apart = np.abs(np.subtract(found, reference, dtype=np.float64))
+    if actual.shape == reference.shape:
+        apart = np.abs(np.subtract(actual, reference, dtype=np.float64))
         apart /= reference.std(dtype=np.float64) or np.abs(reference).max() or 1  # of a constant
-        place = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
-        fields = {"sample": place[0], "value": found[place], "reference_value": reference[place]}
-        if np.isfinite(apart[place]):
-            fields |= {"max_difference": apart[place], "mean_difference": apart.mean()}
+        index = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
+        fields = {"sample": index[0], "value": actual[index], "reference_value": reference[index]}
+        if np.isfinite(apart[index]):
+            fields |= {"max_difference": apart[index], "mean_difference": apart.mean()}
     return Difference.model_validate(
         {"output": output, "max_bound": bounds[0], "mean_bound": bounds[1], **fields}
     )
@@ -76,31 +76,31 @@ def check(
     name: str,
     config: ExportConfig,
     precision: str,
-    found: Arrays,
+    actual: Arrays,
     reference: Arrays,
     bounds: tuple[float, float] | None = None,
 ) -> ParityCheck:
-    """Compare `found` with the reference's outputs, within the model's tolerances for `precision`;
+    """Compare `actual` with the reference's outputs, within the model's tolerances for `precision`;
     or with the converted model's, within `bounds`.
     """
     against = "converted model" if bounds else "reference"
     limits = bounds or models.get(config.model).BOUNDS[precision]
     differences = tuple(
-        difference(output, found.get(output, np.empty(0)), reference[output], limits)
+        difference(output, actual.get(output, np.empty(0)), reference[output], limits)
         for output in reference
     )
     count = len(next(iter(reference.values())))
     result = ParityCheck(
         name=name, precision=precision, reference=against, samples=count, differences=differences
     )
-    if precision == "fp32" or bounds or check(name, config, "fp32", found, reference).failure:
+    if precision == "fp32" or bounds or check(name, config, "fp32", actual, reference).failure:
         return result
     return result.model_copy(update={"note": PROBABLY_FP32})
 
 
 def match_rate(right: Array, got: Array, bound: float = MATCHED_SHARE) -> Score:
-    """Return the match rate: the share of predictions equal to the reference's, at least `bound`;
-    for numbers 1 less the relative difference, in the Euclidean norm.
+    """Return the match rate: the share of predictions equal to the reference's, at least `bound`.
+    For numbers it is 1 less the relative difference, in the Euclidean norm.
     """
     if right.shape != got.shape:
         share = 0.0
@@ -116,38 +116,38 @@ def scores(
     config: ExportConfig, framework: dict[str, float], served: dict[str, float]
 ) -> tuple[Score, ...]:
     """Compare the served metrics with the reference's: 99% of them must be kept."""
-    found = []
+    task_scores = []
     for name, better in models.get(config.model).METRICS.items():
         right, got = framework[name], served[name]
         bound = right * KEPT_SHARE if better == "higher" else right / KEPT_SHARE
         score = Score(metric=name, framework=right, served=got, bound=bound, better=better)
-        found.append(score)
-    return tuple(found)
+        task_scores.append(score)
+    return tuple(task_scores)
 
 
 def _run(session: Session, batches: Iterable[Arrays]) -> Arrays:
     """Compute batch after batch, and return the outputs of all samples in order."""
-    found = [session.run(batch) for batch in batches]
-    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    per_batch = [session.run(batch) for batch in batches]
+    return {name: np.concatenate([arrays[name] for arrays in per_batch]) for name in per_batch[0]}
 
 
 def compute_reference(config: ExportConfig, prepared: Prepared) -> Artifact:
-    """Run the fp32 network in its framework over the whole evaluation set, once, and keep it."""
+    """Run the fp32 network in its framework over the whole evaluation set, once, and store it."""
     folder, dataset = recipe_folder(config, "reference"), prepared.dataset
-    found = find_artifact(folder)
-    if found is None or EVALUATION_FILE not in found.files:
+    artifact = find_artifact(folder)
+    if artifact is None or EVALUATION_FILE not in artifact.files:
         session = framework_session(config, prepared.checkpoint)
-        with create_artifact(folder) as (temporary, facts):
+        with create_artifact(folder) as (temporary, metadata):
             size = models.at_once(config.model, models.get(config.model).BATCH)
             everything = _run(session, dataset.batches(size))
             np.savez(temporary / EVALUATION_FILE, allow_pickle=False, **everything)
             batches = dataset.batches(models.at_once(config.model, BATCH), SAMPLES)
             np.savez(temporary / SAMPLES_FILE, allow_pickle=False, **_run(session, batches))
             # without labels there is no score, and a table of something
-            facts.update(dataset.score(everything) or {"samples": len(dataset)})
-    found = find_artifact(folder)
-    assert found is not None
-    return found
+            metadata.update(dataset.score(everything) or {"samples": len(dataset)})
+    artifact = find_artifact(folder)
+    assert artifact is not None
+    return artifact
 
 
 def served_precision(config: DeployConfig) -> str:
@@ -160,7 +160,7 @@ def served_precision(config: DeployConfig) -> str:
 def _coarsest(config: ExportConfig, precision: str) -> str:
     """Return the coarser precision of a graph and of the tables before it, by their tolerances."""
     bounds = models.get(config.model).BOUNDS
-    return max(precision, config.table_precision, key=lambda each: bounds[each])
+    return max(precision, config.table_precision, key=lambda name: bounds[name])
 
 
 def reference_outputs(config: ExportConfig) -> Arrays:
@@ -198,23 +198,23 @@ def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
     conversion to the exported file itself is not run again on the CPU, where that was compared.
     """
     precision = _coarsest(config, str(artifact.facts["precision"]))
-    found = _outputs(config, artifact)
-    if not found:
+    actual = _outputs(config, artifact)
+    if not actual:
         note = "same file as the export, not compared again"
         return ParityCheck(
             name="converted", precision=precision, samples=0, differences=(), note=note
         )
-    _computed[artifact.folder] = found
+    _computed[artifact.folder] = actual
     step = "exported" if config.stage == "export" else "converted"
-    return check(step, config, precision, found, _reference(config)[0])
+    return check(step, config, precision, actual, _reference(config)[0])
 
 
 def cached_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
     """Return the outputs that `compare` computed, or compute them now; none for the exported file
     itself.
     """
-    found = _computed.get(artifact.folder)
-    return _outputs(config, artifact) if found is None else found
+    cached = _computed.get(artifact.folder)
+    return _outputs(config, artifact) if cached is None else cached
 
 
 def _outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
@@ -250,13 +250,14 @@ def evaluate(
 ) -> tuple[tuple[ParityCheck, ...], tuple[Score, ...]]:
     """Compare and score Triton's outputs, for one request at a time and under load."""
     alone = evaluate_alone(config, server)
-    loaded, found = evaluate_under_load(config, server)
-    return (*alone, loaded), found
+    loaded, task_scores = evaluate_under_load(config, server)
+    return (*alone, loaded), task_scores
 
 
 def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck, ...]:
-    """Send the 64 samples one request at a time, and compare them with the reference and, where
-    this process has the runtime that serves, with the converted model; nothing without a reference.
+    """Send the 64 samples one request at a time, and compare them with the reference. Where this
+    process has the serving runtime, compare them with the converted model too. Return nothing
+    without a reference.
     """
     model, dataset = config.model, open_dataset(config)
     if models.get(model).BACKEND:
@@ -268,13 +269,13 @@ def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck,
         folder, cores = require(config, "convert").folder, threads(config, "online")
         session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
         expected = _run(session, alone)
-    found = server.infer_all(model, alone)
-    checks = [check("served", config, precision, found, _reference(config)[0])]
+    actual = server.infer_all(model, alone)
+    checks = [check("served", config, precision, actual, _reference(config)[0])]
     if expected:
         # another host has other versions, and on a GPU every process chooses its kernels anew
         is_same = config.server.kind == "embedded" and config.device == "cpu"
         bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
-        checks.append(check("served", config, precision, found, expected, bounds))
+        checks.append(check("served", config, precision, actual, expected, bounds))
     return tuple(checks)
 
 
@@ -290,14 +291,14 @@ def evaluate_under_load(
     # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
     size = ceil(filled / MOST_REQUESTS)
-    found = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
+    actual = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
     right, metrics = _reference(config, EVALUATION_FILE)
-    result = check("served under load", config, served_precision(config), found, right)
-    kept = scores(config, metrics, dataset.score(found))
+    result = check("served under load", config, served_precision(config), actual, right)
+    task_scores = scores(config, metrics, dataset.score(actual))
     # without a metric of the task, the rule of the metrics is that of the decisions
-    share = MATCHED_SHARE if kept else KEPT_SHARE
-    decided = match_rate(dataset.decisions(right), dataset.decisions(found), share)
-    return result, (*kept, decided)
+    share = MATCHED_SHARE if task_scores else KEPT_SHARE
+    decided = match_rate(dataset.decisions(right), dataset.decisions(actual), share)
+    return result, (*task_scores, decided)
 
 
 def _against_itself(
@@ -308,10 +309,10 @@ def _against_itself(
     """
     right = server.infer_all(config.model, requests(config, dataset, 1))
     clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
-    found = server.infer_all(config.model, requests(config, dataset, 1), clients)
+    actual = server.infer_all(config.model, requests(config, dataset, 1), clients)
     limits = models.get(config.model).BOUNDS[config.precision]
-    under_load = check("served under load", config, config.precision, found, right, limits)
+    under_load = check("served under load", config, config.precision, actual, right, limits)
     alone = under_load.model_copy(update={"reference": "same model, one client"})
-    kept = scores(config, dataset.score(right), dataset.score(found))
-    decided = match_rate(dataset.decisions(right), dataset.decisions(found))
-    return alone, (*kept, decided)
+    task_scores = scores(config, dataset.score(right), dataset.score(actual))
+    decided = match_rate(dataset.decisions(right), dataset.decisions(actual))
+    return alone, (*task_scores, decided)

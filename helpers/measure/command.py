@@ -1,4 +1,4 @@
-"""The perf_analyzer command line of a measurement, as one types it at work."""
+"""The perf_analyzer command line of a measurement, as a user types it."""
 
 import shlex
 from dataclasses import replace
@@ -19,8 +19,10 @@ HEADS = {  # what a command line is for
 
 def command_line(config: LoadConfig) -> str:
     """Return the command line of the stage's largest measurement, and one in request-rate mode if
-    the experiment has `rates`. The files in it are examples; a measurement chooses
-    `--measurement-interval` by how long a request takes.
+    the experiment has `rates`.
+
+    The files in it are examples. A measurement chooses `--measurement-interval` by how long a
+    request takes.
     """
     shared = config.shared_memory if isinstance(config, OfflineConfig) else "none"
     load = LoadPoint(
@@ -35,14 +37,14 @@ def command_line(config: LoadConfig) -> str:
         size = max(config.batch_sizes)
         return _command("batch", size, load, url, batch_size=size)
     size, clients = config.online_batch_size, max(config.concurrency)
-    found = [_command("clients", clients, load, url, batch_size=size, concurrency=clients)]
+    lines = [_command("clients", clients, load, url, batch_size=size, concurrency=clients)]
     if config.rates:
         count = config.request_count
-        found.append(_command("rate", count, load, url, batch_size=size, rate=1.0, requests=count))
-    return "\n\n".join(found)
+        lines.append(_command("rate", count, load, url, batch_size=size, rate=1.0, requests=count))
+    return "\n\n".join(lines)
 
 
 def _command(head: str, value: int, load: LoadPoint, url: str, **fields: Any) -> str:
-    _, *words = analyzer.arguments(replace(load, **fields), url, Path())
-    text = shlex.join(["perf_analyzer", *words])
+    _, *options = analyzer.arguments(replace(load, **fields), url, Path())
+    text = shlex.join(["perf_analyzer", *options])
     return f"{HEADS[head].format(value)}\n" + text.replace(" ./", " ").replace(" --", " \\\n    --")

@@ -1,9 +1,9 @@
-"""Observe the GPU while it is measured: its state before and after, and during each point its
-utilisation, memory, power, and whether something slowed it down or shared it.
+"""Observe the GPU while it is measured: its state before and after, and its load in each point.
 
-The load comes from Triton's own metrics, and from NVML where a server has none (the embedded one
-may lack the parts of DCGM that they need). Triton renews its GPU metrics at an interval of its own,
-two seconds unless told otherwise, so that a shorter point shows what it finds.
+The load is utilisation, memory and power; other processes and slowed clocks are recorded too. It
+comes from Triton's own metrics, and from NVML where a server has none. The embedded server may lack
+the parts of DCGM that they need. Triton renews its GPU metrics every two seconds by default, so
+that a shorter point has the last values.
 """
 
 import math
@@ -23,7 +23,7 @@ from helpers.results import GpuState
 from helpers.triton import Server
 
 INTERVAL_SECONDS = 0.5
-# A driver tells the utilisation and the power of up to a second before it is asked (NVML API
+# A driver returns the utilisation and the power of up to a second before the query (NVML API
 # Reference, on utilisation rates and on power usage), and Triton's figure may be half a
 # second old: earlier in a run they may be of the pause before it. Memory is of the moment.
 AVERAGED_NS = 1_500_000_000
@@ -44,19 +44,19 @@ def read_metrics(text: str, uuid: str = "") -> dict[str, float]:
     """Read the load out of Triton's metrics: of the GPU `uuid`, or without one of the busiest."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    found: dict[str, float] = {}
+    load: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             ours = sample.name in METRICS and (not uuid or sample.labels.get("gpu_uuid") == uuid)
             if ours and math.isfinite(sample.value):
                 column, _, factor = METRICS[sample.name]
-                found[column] = max(found.get(column, 0.0), sample.value * factor)
-    return found
+                load[column] = max(load.get(column, 0.0), sample.value * factor)
+    return load
 
 
 @dataclass
 class GpuObservation:
-    """What was seen of the GPU during one point."""
+    """The GPU's load and disturbances during one point."""
 
     samples: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # ns (epoch), load
     held_by: set[str] = field(default_factory=set)  # what held the clocks down
@@ -125,13 +125,13 @@ class Observer:
         """Read one sample."""
         assert self.device
         try:
-            told = read_metrics(self.server.metrics(), self.uuid)
+            metrics = read_metrics(self.server.metrics(), self.uuid)
         except (OSError, ValueError, HTTPException):  # the load generator says if it is gone
-            told = {}
-        asked = self.device.load()
-        self.sources |= {"Triton's metrics"} if told else set()
-        self.sources |= {"NVML"} if asked.keys() - told.keys() else set()
-        observation.samples.append((time.time_ns(), asked | told))
+            metrics = {}
+        nvml = self.device.load()
+        self.sources |= {"Triton's metrics"} if metrics else set()
+        self.sources |= {"NVML"} if nvml.keys() - metrics.keys() else set()
+        observation.samples.append((time.time_ns(), nvml | metrics))
         observation.held_by |= (held := self.device.throttle_reasons())
         self.held_by |= held
         others = self.device.others()
@@ -147,8 +147,8 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
     if device != "gpu":
         yield Observer(server)
         return
-    own = (getpid(), *server.processes) if server.processes else None
-    with gpu.opened(own) as opened:
+    pids = (getpid(), *server.processes) if server.processes else None
+    with gpu.opened(pids) as opened:
         uuid = opened.ask(lambda n, handle: n.nvmlDeviceGetUUID(handle))
         observer = Observer(server, opened, uuid if uuid.startswith("GPU-") else "")
         start = opened.record()
@@ -166,14 +166,14 @@ def changes(
     start: Mapping[str, object], end: Mapping[str, object], held_by: Collection[str]
 ) -> list[str]:
     """Return what of two records, and of what held the clocks down between, affects results."""
-    found = [
+    differences = [
         f"{name} changed from {start.get(name)} to {end.get(name)}"
         for name in SETTINGS
         if start.get(name) != end.get(name)
     ]
     if limits := sorted(set(held_by) - HARMLESS):
-        found.append(f"clocks were limited by {', '.join(limits)}")
+        differences.append(f"clocks were limited by {', '.join(limits)}")
     before, after = start.get("other_processes"), end.get("other_processes")
     if isinstance(before, int) and isinstance(after, int) and before != after:
-        found.append(f"other processes on the GPU: {before} before, {after} after")
-    return found
+        differences.append(f"other processes on the GPU: {before} before, {after} after")
+    return differences

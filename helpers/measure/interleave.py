@@ -1,4 +1,4 @@
-"""Candidates that run interleaved, and how many times as fast one of them is as another.
+"""Run candidates interleaved, and compare their figures as a ratio with its 95% CI.
 
 A machine that drifts changes all candidates of a round alike, so their ratio does not drift.
 """
@@ -49,16 +49,16 @@ def interleave(
     rounds: int,
     is_over: Callable[[list[list[T]]], bool] = lambda runs: False,
 ) -> list[list[T]]:
-    """Run each candidate once a round, in reverse order in every second round, so that a steady
-    drift cancels. Stop after `rounds` rounds, or once `is_over` says so of the runs so far.
+    """Run each candidate once per round, in reverse order in every second round, so that a constant
+    drift cancels. Stop after `rounds` rounds, or once `is_over` is true for the runs so far.
 
     Return the runs of each candidate.
     """
     runs: list[list[T]] = [[] for _ in candidates]
     for number in range(rounds if candidates else 0):
         pairs = [*zip(candidates, runs, strict=True)]
-        for run, own in reversed(pairs) if number % 2 else pairs:
-            own.append(run())
+        for run, candidate_runs in reversed(pairs) if number % 2 else pairs:
+            candidate_runs.append(run())
         if is_over(runs):
             break
     return runs

@@ -1,8 +1,8 @@
-"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use. Some of
-the responses are checked. These are not MLPerf results.
+"""Measure a server with a second load generator: LoadGen, which MLPerf's benchmarks use.
 
-LoadGen chooses the samples, keeps the time and logs answers; `tritonclient` sends the requests. One
-of its samples is a request as clients send it online, of `online_batch_size` rows.
+LoadGen chooses the samples, measures the time and logs responses; `tritonclient` sends the
+requests. One of its samples is a request as clients send it online, of `online_batch_size` rows.
+Some of the responses are checked. These are not MLPerf results.
 """
 
 import json
@@ -38,25 +38,25 @@ from helpers.triton import Server, serve
 if TYPE_CHECKING:
     from mlperf_loadgen import QuerySample
 
-ROUNDS = 5  # runs of each meter, in turn
+ROUNDS = 5  # runs of each load generator, interleaved
 SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
 SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
-LOGGED = 0.1  # the share of answers that LoadGen keeps
+LOGGED = 0.1  # the share of responses that LoadGen logs
 SEED = 14
 CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
-# in LoadGen's trace: the number of a sample, and the time from when it was due to its answer
+# in LoadGen's trace: the number of a sample, and the time from when it was due to its response
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 
 Values = NDArray[np.float64]
 Ask = Callable[[Arrays], Arrays]
-Row = dict[str, Value]  # of the table of both meters
+Row = dict[str, Value]  # of the table of both load generators
 Scenario = Literal["SingleStream", "Offline", "Server"]
 
 
 @dataclass(frozen=True)
 class Test:
-    """What LoadGen is to do."""
+    """The settings of one test of LoadGen."""
 
     scenario: Scenario
     count: int  # samples
@@ -67,7 +67,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Trial:
-    """What LoadGen recorded: each sample's latency since it was due, in order, and some answers."""
+    """LoadGen's record: each sample's latency since it was due, in order, and some responses."""
 
     latencies_ms: Values
     answers: Sequence[tuple[int, Values]]  # the index of a sample, and what `flat` makes of it
@@ -108,15 +108,15 @@ def run(
     def answer(ask: Ask, queries: "Sequence[QuerySample]") -> None:
         values = [np.empty(0)] * len(queries)
         try:
-            if not errors:  # after one LoadGen still waits for all that it asked
+            if not errors:  # after one LoadGen still waits for all responses
                 chosen = [samples[query.index] for query in queries]
-                found = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
-                values = [flat(found, outputs, i * rows, rows) for i in range(len(queries))]
+                reply = ask({name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]})
+                values = [flat(reply, outputs, i * rows, rows) for i in range(len(queries))]
         except Exception as error:
             errors.append(error)
         pairs = zip(queries, values, strict=True)
         QuerySamplesComplete(  # which copies what is logged before it returns
-            [QuerySampleResponse(query.id, each.ctypes.data, each.nbytes) for query, each in pairs]
+            [QuerySampleResponse(query.id, data.ctypes.data, data.nbytes) for query, data in pairs]
         )
 
     def client(ask: Ask) -> None:
@@ -170,40 +170,40 @@ def _test(test: Test, issue: "Callable[[Sequence[QuerySample]], None]", samples:
         lg.DestroyQSL(library)
         lg.DestroySUT(sut)
     times = sorted((int(number), int(ns)) for number, ns in SAMPLE.findall(trace))
-    answers = [(each["qsl_idx"], np.frombuffer(bytes.fromhex(each["data"]))) for each in logged]
+    answers = [(entry["qsl_idx"], np.frombuffer(bytes.fromhex(entry["data"]))) for entry in logged]
     return Trial(np.array([ns for _, ns in times]) / 1e6, answers)
 
 
 def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str:
-    """Describe the first answer with a value that is further than its bound from the right one."""
-    for index, found in trial.answers:
+    """Describe the first response with a value further from the reference than its bound."""
+    for index, response in trial.answers:
         expected = right[index]
-        if found.shape != expected.shape:
-            return f"sample {index} has {found.size} values, the reference {expected.size}"
-        apart = np.abs(found - expected) / bounds
+        if response.shape != expected.shape:
+            return f"sample {index} has {response.size} values, the reference {expected.size}"
+        apart = np.abs(response - expected) / bounds
         if not apart.max() <= 1:  # or it is not a number
             worst = int(apart.argmax())
             return (
-                f"value {worst} of sample {index} is {found[worst]:.6g}, the reference is "
+                f"value {worst} of sample {index} is {response[worst]:.6g}, the reference is "
                 f"{expected[worst]:.6g} (tolerance {bounds[worst]:.2g})"
             )
     return ""
 
 
-def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
+def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]:
     """Measure a deployed experiment with both load generators, interleaved, and write
     `crosscheck.json`.
 
     The server is set up as for clients online, and all requests go over HTTP. Raises
-    `AccuracyError` for a wrong answer, `ArtifactError` if nothing is deployed yet, and
+    `AccuracyError` for a wrong response, `ArtifactError` if nothing is deployed yet, and
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
         command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
         raise MeasurementError(f"LoadGen is not installed. Run: {command}")
-    config = configure(given, model, experiment, "deploy")
+    config = configure(parameters, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
-    repository, fields = require(config, "deploy"), given.experiment(model, config.experiment)
+    repository, fields = require(config, "deploy"), parameters.experiment(model, config.experiment)
     reference, folder = reference_outputs(config), results_folder(config)
     outputs, size = list(reference), fields.online_batch_size
     number = len(reference[outputs[0]])
@@ -211,7 +211,7 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
     samples = [batch(rows, start, size) for start in range(number)]
     right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(number)]
     largest, _ = models.get(model).BOUNDS[served_precision(config)]
-    deviations = {name: np.full(each.shape, each.std()) for name, each in reference.items()}
+    deviations = {name: np.full(array.shape, array.std()) for name, array in reference.items()}
     bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []
     with (
@@ -243,9 +243,9 @@ def crosscheck(given: Parameters, model: str, experiment: str) -> list[Row]:
 
         joined = max(1, max(fields.batch_sizes) // size)
         compared = compare(loadgen, closed_loop, open_loop, size, joined, fields.latency_budget_ms)
-    facts = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
-    facts |= {"answers_compared": sum(checked), "rows": compared}
-    write_atomic(folder / "crosscheck.json", json.dumps(facts, indent=1))
+    record = {"deployed": repository.sha256, "finished": timestamp(), "seed": SEED}
+    record |= {"answers_compared": sum(checked), "rows": compared}
+    write_atomic(folder / "crosscheck.json", json.dumps(record, indent=1))
     return compared
 
 
@@ -278,16 +278,16 @@ def compare(
     interleave([partial(measure, 1), partial(test, stream, "SingleStream", 1)], ROUNDS)
     interleave([partial(measure, joined), partial(test, offline, "Offline", joined)], ROUNDS)
     one, many = closed[1][:ROUNDS], closed[joined][-ROUNDS:]
-    rate = SERVER_SHARE * geometric_mean([each.throughput for each in one]) / size
-    wanted = max(FEWEST, ceil(SERVER_SECONDS * rate))
-    latencies = loadgen(Test("Server", wanted, rate=rate)).latencies_ms
+    rate = SERVER_SHARE * geometric_mean([window.throughput for window in one]) / size
+    query_count = max(FEWEST, ceil(SERVER_SECONDS * rate))
+    latencies = loadgen(Test("Server", query_count, rate=rate)).latencies_ms
     reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
         within = (latencies <= budget_ms).mean()
         reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
-    due = open_loop(rate, wanted).latencies_ms
-    rates = [1000 * size * len(each.latencies_ms) / max(each.latencies_ms) for each in offline]
-    served = [each.throughput for each in many]
+    due = open_loop(rate, query_count).latencies_ms
+    rates = [1000 * size * len(trial.latencies_ms) / max(trial.latencies_ms) for trial in offline]
+    served = [window.throughput for window in many]
     return [
         _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
         _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(served)),

@@ -14,16 +14,17 @@ from helpers.results import LookupPass
 from helpers.triton import Server
 
 REQUESTS = 32  # of a pass, about
-INSERT_SECONDS = 1.0  # that what a pass missed is given to reach the cache
+INSERT_SECONDS = 1.0  # for missed keys to reach the cache
 
 
 def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
     """Send the whole evaluation set twice, request after request, to a server that has just been
-    started. One before 23.05 takes no counters from a Python backend, and shares are unknown.
+    started. A server before 23.05 takes no counters from a Python backend, so its shares are
+    unknown.
     """
     dataset = open_dataset(config)
     size = min(config.max_batch_size, -(-len(dataset) // REQUESTS))
-    found = []
+    passes = []
     for name in ("cold", "warm"):
         first = before = server.counters(LOOKUPS)
         answers, course, done = [], [], 0
@@ -36,8 +37,8 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
             shares = cache_rates(before, after)
             course.append((done, shares.get("hit_rate"), shares.get("default_share"), took_ms))
             before = after
-        joined = {each: np.concatenate([a[each] for a in answers]) for each in answers[0]}
-        found.append(
+        joined = {key: np.concatenate([a[key] for a in answers]) for key in answers[0]}
+        passes.append(
             LookupPass(
                 name=name,
                 batch_size=size,
@@ -47,11 +48,11 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
                 course=tuple(course),
             )
         )
-        if found[-1].hit_rate is not None:
+        if passes[-1].hit_rate is not None:
             print(
-                f"{name}: {found[-1].hit_rate:.1%} of the different keys in the cache, "
-                f"{found[-1].default_share:.1%} default vectors"
+                f"{name}: {passes[-1].hit_rate:.1%} of the different keys in the cache, "
+                f"{passes[-1].default_share:.1%} default vectors"
             )
-        if found[-1].default_share != 0:
+        if passes[-1].default_share != 0:
             time.sleep(INSERT_SECONDS)
-    return tuple(found)
+    return tuple(passes)

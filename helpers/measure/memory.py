@@ -1,8 +1,8 @@
 """The peak memory of a server during a point, as Linux counts it for each process.
 
-The kernel keeps the largest resident set of a process (`VmHWM` in /proc/<pid>/status) and sets it
-back to the present one when "5" is written to /proc/<pid>/clear_refs (proc(5)). Nothing is sampled,
-so that no peak is missed however short it is.
+The kernel records the largest resident set of a process (`VmHWM` in /proc/<pid>/status). Writing
+"5" to /proc/<pid>/clear_refs resets it to the present one (proc(5)). Nothing is sampled, so that no
+peak is missed however short it is.
 """
 
 import re
@@ -16,13 +16,13 @@ RESET_PEAK = "5"
 
 
 def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
-    """Set back the peaks of the processes `servers` and of all that descend from them. The function
+    """Reset the peaks of the processes `servers` and of all their descendants. The function
     returned gives the sum of the peaks since then in megabytes (10^6 bytes).
 
-    The sum counts pages that processes share once for each of them, and peaks of different moments:
-    it is an upper bound of what the server took at any time. It is None, not measured, without a
-    process, where the kernel or the user's rights do not allow to set a peak back (another user's
-    processes, in a container for one), and if one of the processes has ended.
+    The sum counts shared pages once per process, and adds peaks of different moments. It is an
+    upper bound of the server's memory at any time. It is None, not measured, without a process and
+    if one of the processes has ended. It is also None where the kernel or the user's rights forbid
+    the reset, for example for another user's processes in a container.
     """
     watched = family(servers)
     try:
@@ -35,8 +35,8 @@ def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
         now = family(servers)
         if not watched or not watched <= now:
             return None
-        found = [_peak_kib(each.pid) for each in now]
-        return None if None in found else sum(filter(None, found)) * 1024 / 1e6
+        peaks = [_peak_kib(process.pid) for process in now]
+        return None if None in peaks else sum(filter(None, peaks)) * 1024 / 1e6
 
     return peak_mb
 
@@ -44,7 +44,7 @@ def watch_peak(servers: Sequence[int]) -> Callable[[], float | None]:
 def _peak_kib(process: int) -> int | None:
     """Read the largest resident set of a process; None if it has ended."""
     try:
-        found = PEAK.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
+        match = PEAK.search(Path(f"/proc/{process}/status").read_text(errors="replace"))
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None

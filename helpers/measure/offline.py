@@ -20,8 +20,8 @@ from helpers.triton import Server, apply_settings
 
 NOT_SHARED = "inputs are sent over HTTP, because a remote host shares no memory with this one"
 NO_NOOP = "the no-op model exists only on the embedded server, for models of this package"
-NOOP_INTERVAL_MS = 50  # of the no-op model, which answers in a millisecond or two
-IN_PROCESS_SHARE = 0.6  # of a served run's time, for a bare one: it has no windows to fill
+NOOP_INTERVAL_MS = 50  # of the no-op model, which responds in a millisecond or two
+IN_PROCESS_SHARE = 0.6  # of a served run's time, for an in-process one: it has no windows to fill
 COMPARED = ("in_process_", "relative_", "serving_", "residual_")  # with the in-process baseline
 NO_RATIO = {name: None for name in Row.model_fields if name.startswith(COMPARED)}
 
@@ -37,7 +37,7 @@ class OnDevice:
         """Copy inputs to the GPU: they become PyTorch's tensors there."""
         import torch
 
-        return {name: torch.as_tensor(each, device=self.device) for name, each in inputs.items()}
+        return {name: torch.as_tensor(array, device=self.device) for name, array in inputs.items()}
 
     def run(self, inputs: Arrays) -> Arrays:
         """Compute on the GPU, and wait for it."""
@@ -56,7 +56,8 @@ class InProcessModel:
     batches: list[Arrays]
 
     def run(self, seconds: float) -> float:
-        """Call it without a server, over different batches in turn; return calls per second.
+        """Call it without a server, over different batches one after the other; return calls per
+        second.
 
         A first call is not counted: after a pause, memory and threads must be woken.
         """
@@ -83,33 +84,33 @@ def load_in_process(config: DeployConfig) -> Session | None:
 
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
-    """Measure each batch size at concurrency 1, bare and served runs in turn; served runs alone
-    where there is nothing bare. What cannot be measured is a row with the reason.
+    """Measure each batch size at concurrency 1, in-process and served runs interleaved. Without the
+    runtime in this process, measure served runs alone. A failed point is a row with the reason.
     """
     refused = apply_settings()
     samples, session = sweep.distinct_samples(config), load_in_process(config)
     passes = lookups.measure(config, server) if server.wire else ()
     shared_memory = config.shared_memory if server.is_local else "none"
 
-    def each(_: list[Row]) -> Iterable[Point]:
+    def points(_: list[Row]) -> Iterable[Point]:
         for size, repeated in product(config.batch_sizes, sorted({False, config.repeated_batch})):
 
             def measure(load: LoadPoint, runs: Runs, repeated: bool = repeated) -> None:
                 starts = range(0, 1 if repeated else sweep.count(samples), load.batch_size)
                 batches = [batch(samples, start, load.batch_size) for start in starts]
-                bare = InProcessModel(session, batches) if session else None
-                if bare and shared_memory == "cuda" and hasattr(session, "run_on_device"):
-                    device = OnDevice(bare.session)
-                    bare = InProcessModel(device, [device.put(each) for each in batches])
+                in_process = InProcessModel(session, batches) if session else None
+                if in_process and shared_memory == "cuda" and hasattr(session, "run_on_device"):
+                    device = OnDevice(in_process.session)
+                    in_process = InProcessModel(device, [device.put(inputs) for inputs in batches])
                 if session and server.wire:
-                    for one in batches:  # its own cache has to be as warm as the server's
-                        session.run(one)
-                run_rounds(config, server, bare, batches[0], load, runs)
+                    for inputs in batches:  # its own cache has to be as warm as the server's
+                        session.run(inputs)
+                run_rounds(config, server, in_process, batches[0], load, runs)
 
             fields = {"batch_size": size, "shared_memory": shared_memory}
             yield Point(fields, measure, config.request_count, repeated)
 
-    measurement = sweep.run(config, server, samples, each)
+    measurement = sweep.run(config, server, samples, points)
     rows = []
     for row in measurement.rows:
         changes: dict[str, object] = {}
@@ -124,21 +125,21 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
 
 
 def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
-    """Load the no-op model with requests like `one`: all the same, as what it answers does not
-    depend on them, and perf_analyzer starts sooner with fewer.
+    """Load the no-op model with copies of the request `one`: its response does not depend on them,
+    and perf_analyzer starts sooner with fewer.
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
     interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, NOOP_INTERVAL_MS)
     request = sweep.sent(server, one if server.wire else batch(one, 0, 1), load.batch_size)
     with analyzer.input_data(request) as data:
-        floor = replace(load, model=server.identity, parts=("",), data=data, interval_ms=interval)
-        return runs.load(floor)
+        noop = replace(load, model=server.identity, parts=("",), data=data, interval_ms=interval)
+        return runs.load(noop)
 
 
 def run_rounds(
     config: OfflineConfig,
     server: Server,
-    bare: InProcessModel | None,
+    in_process: InProcessModel | None,
     one: Arrays,
     load: LoadPoint,
     runs: Runs,
@@ -146,22 +147,21 @@ def run_rounds(
     """Run pairs of an in-process and a served run, interleaved. Windows are sized by the requests
     that are still missing and by how long a served request, the batch `one`, took so far.
 
-    The first `MIN_RUNS` pairs have a run of the no-op model between them, a short one, where
-    the server has that model.
+    Where the server has the no-op model, run it shortly in each of the first `MIN_RUNS` pairs.
 
-    It ends when there are enough requests and the throughput is known, or with the first whole pair
-    after `measurement_seconds`, see `Runs.is_over`; never before `pairs`.
+    Stop when there are enough requests and the throughput is known, or after the first complete
+    pair beyond `measurement_seconds` (see `Runs.is_over`), but never before `pairs`.
     """
     server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
-    if bare:
-        bare.run(0)
+    if in_process:
+        in_process.run(0)
 
     def serve() -> None:
         nonlocal request_seconds
-        wanted = max(runs.missing(config.request_count), 1)
+        missing = max(runs.missing(config.request_count), 1)
         remaining = max(config.pairs - len(runs.served), 1)
-        interval = analyzer.interval_ms(wanted, remaining, request_seconds)
+        interval = analyzer.interval_ms(missing, remaining, request_seconds)
         runs.served.append(runs.load(replace(load, interval_ms=interval)))
         request_seconds = float(runs.served[-1].latencies_ms.mean()) / 1000
 
@@ -169,19 +169,19 @@ def run_rounds(
         interval = analyzer.interval_ms(config.request_count, config.pairs, request_seconds)
         expected = analyzer.WINDOWS * analyzer.WINDOW_STRETCH * interval / 1000
         seconds = runs.served[-1].seconds if runs.served else expected
-        assert bare
+        assert in_process
         with runs.watched():
-            runs.in_process.append(load.batch_size * bare.run(IN_PROCESS_SHARE * seconds))
+            runs.in_process.append(load.batch_size * in_process.run(IN_PROCESS_SHARE * seconds))
 
-    def measure_floor() -> None:
+    def measure_noop() -> None:
         if len(runs.noop) < MIN_RUNS:
             runs.noop.append(_measure_noop(server, load, runs, one))
 
     def is_over() -> bool:
         if len(runs.served) < config.pairs:
             return False
-        known = runs.missing(config.request_count) <= 0 and runs.is_known(config.margin_of_error)
-        return known or runs.is_over(config.measurement_seconds, config.request_count)
+        complete = runs.missing(config.request_count) <= 0 and runs.is_known(config.margin_of_error)
+        return complete or runs.is_over(config.measurement_seconds, config.request_count)
 
-    candidates = [call] * bool(bare) + [measure_floor] * bool(server.identity) + [serve]
+    candidates = [call] * bool(in_process) + [measure_noop] * bool(server.identity) + [serve]
     runs.repeat(candidates, is_over)

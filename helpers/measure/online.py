@@ -1,6 +1,4 @@
-"""The scenario online: clients who each wait for their answer (a closed loop), and requests at
-random times, whoever waits (an open loop).
-"""
+"""Measure the scenario online: clients in a closed loop, and Poisson arrivals in an open loop."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +20,10 @@ BUDGET_REQUESTS = 500  # at such a point, at least: it takes 368 to know without
 
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
-    """Measure each number of clients over HTTP, each with `online_batch_size` samples a request;
-    then each of `rates` of the most requests per second that they got. What cannot be measured is
-    a row with the reason.
+    """Measure each number of clients over HTTP, with `online_batch_size` samples per request. Then
+    measure each of `rates`, as a share of the highest request rate of the clients.
+
+    A point that cannot be measured is a row with the reason.
     """
     samples, size = sweep.distinct_samples(config), config.online_batch_size
     # of a request, at each point
@@ -32,9 +31,9 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
 
     def close_loop(load: LoadPoint, runs: Runs) -> None:
         runs.cut = True
-        wanted = _wanted(config, load.concurrency)
+        needed = _requests_needed(config, load.concurrency)
         # enough for an interval: each run that is too short costs a start of perf_analyzer
-        fewest = max(wanted, MIN_RUNS * block_size(load.concurrency)) + load.concurrency
+        fewest = max(needed, MIN_RUNS * block_size(load.concurrency)) + load.concurrency
 
         def serve() -> None:
             interval = analyzer.interval_ms(fewest * 2 ** len(runs.served), 1, seconds[-1])
@@ -43,29 +42,29 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             runs.served.append(run)
 
         def is_over() -> bool:
-            known = runs.missing(wanted) <= 0 and runs.is_known(config.margin_of_error)
-            return known or runs.is_over(config.measurement_seconds, wanted)
+            complete = runs.missing(needed) <= 0 and runs.is_known(config.margin_of_error)
+            return complete or runs.is_over(config.measurement_seconds, needed)
 
         runs.repeat([serve], is_over)
 
-    def each(rows: list[Row]) -> Iterator[Point]:
+    def points(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:
             fields = {"batch_size": size, "concurrency": clients}
-            yield Point(fields, close_loop, _wanted(config, clients))
+            yield Point(fields, close_loop, _requests_needed(config, clients))
         rates = [row.throughput / size for row in rows if row.throughput is not None]
         peak = max((rate for rate in rates if not isnan(rate)), default=0.0)
         if peak:
             yield from _open_loop(config, rows, peak)
 
-    return sweep.run(config, server, samples, each)
+    return sweep.run(config, server, samples, points)
 
 
 def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[Point]:
-    """Yield points at shares of the peak (requests/s), until the server is overloaded. Then yield
+    """Yield points at shares of the peak (requests/s), until the server is saturated. Then yield
     those that bisect the rates below it for the highest that keeps the budget.
     """
     budget_ms = config.max_rate_budget_ms
-    kept, broken = 0.0, peak
+    low, high = 0.0, peak
 
     def at(rate: float, fewest: int) -> Point:
         count = max(fewest, ceil(rate * config.measurement_seconds))
@@ -76,34 +75,36 @@ def _open_loop(config: OnlineConfig, rows: list[Row], peak: float) -> Iterator[P
         yield at(share * peak, config.request_count)
         if rows[-1].quality == "failed":
             return
-        kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
+        low, high = _narrowed(rows[-1], budget_ms, low, high)
         if rows[-1].quality == "saturated":
             break
     for _ in range(BISECTIONS if budget_ms else 0):
-        if broken <= kept * (1 + config.margin_of_error):
+        if high <= low * (1 + config.margin_of_error):
             return
-        rate = (kept + broken) / 2
+        rate = (low + high) / 2
         yield at(rate, min(BUDGET_REQUESTS, ceil(4 * rate * config.measurement_seconds)))
         if rows[-1].quality == "failed":
             return
-        kept, broken = _narrowed(rows[-1], budget_ms, kept, broken)
+        low, high = _narrowed(rows[-1], budget_ms, low, high)
 
 
 def _send(load: LoadPoint, runs: Runs) -> None:
     runs.repeat([lambda: runs.served.append(runs.load(load))], lambda: True)
 
 
-def _narrowed(row: Row, budget_ms: float | None, kept: float, broken: float) -> tuple[float, float]:
-    """Move the highest rate that keeps the budget up, or the lowest other one down: by the p99 that
-    was seen, as "unconfirmed" leads nowhere. The report says which rates are known to keep it.
+def _narrowed(row: Row, budget_ms: float | None, low: float, high: float) -> tuple[float, float]:
+    """Raise `low`, the highest rate within the budget, or reduce `high`, the lowest other rate.
+
+    The measured p99 decides, because "unconfirmed" decides nothing. The report states which rates
+    are confirmed.
     """
     assert row.rate
     late = row.p99_latency_ms is None or row.p99_latency_ms > (budget_ms or 0)
     if late or row.quality == "saturated":
-        return kept, min(broken, row.rate)
-    return max(kept, row.rate), broken
+        return low, min(high, row.rate)
+    return max(low, row.rate), high
 
 
-def _wanted(config: OnlineConfig, clients: int) -> int:
+def _requests_needed(config: OnlineConfig, clients: int) -> int:
     """Return how many requests a point needs, each client's first apart."""
     return max(config.request_count, REQUESTS_A_CLIENT * clients)

@@ -1,5 +1,5 @@
-"""Where the time of a converted model goes: by operator, kernel and precision, as its runtime's own
-profiler reports, and what to notice in it.
+"""Profile where the time of a converted model goes: by operator, kernel and precision, as its
+runtime's own profiler reports, with the findings.
 """
 
 import re
@@ -39,9 +39,9 @@ def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
     size, inputs = graph_batch(config, artifact, OPERATIONS)
     with background.exclusive_lock():
         before = peaks.measure(config.device, threads, config.precision)
-        found = fmt.profile(artifact.folder / fmt.FILE, threads, inputs)
+        calls = fmt.profile(artifact.folder / fmt.FILE, threads, inputs)
         peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, config.precision))
-    operators = grouped(found)
+    operators = grouped(calls)
     return Profile(
         batch_size=size,
         threads=threads,
@@ -57,65 +57,65 @@ def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
 
 
 def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
-    """Return how many samples a call needs for `operations` at least, but no more than a user would
-    send; and inputs of the graph for them.
+    """Return how many samples a call needs for at least `operations`, but no more than a user would
+    send. Return inputs of the graph for them too.
     """
     work = exported_work(config)
-    wanted = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
-    size = models.at_once(config.model, max(1, min(wanted, MOST_SAMPLES)))
+    samples = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
+    size = models.at_once(config.model, max(1, min(samples, MOST_SAMPLES)))
     batch = some(config, open_dataset(config), size)
     return size, ensemble.graph_inputs(config, artifact.folder, batch)
 
 
-def grouped(found: Sequence[OperatorTime]) -> tuple[Operator, ...]:
+def grouped(calls: Sequence[OperatorTime]) -> tuple[Operator, ...]:
     """Group calls of one kind, kernel and precision, the longest first."""
     groups: dict[tuple[str, str, str], list[float]] = {}
-    for each in found:
-        groups.setdefault((each["kind"], each["kernel"], each["precision"]), []).append(each["ms"])
+    for call in calls:
+        groups.setdefault((call["kind"], call["kernel"], call["precision"]), []).append(call["ms"])
     named = [
         Operator(kind=kind, kernel=kernel, precision=precision, calls=len(times), ms=sum(times))
         for (kind, kernel, precision), times in groups.items()
     ]
-    return tuple(sorted(named, key=lambda each: each.ms, reverse=True))
+    return tuple(sorted(named, key=lambda operator: operator.ms, reverse=True))
 
 
 def explain(
     operators: Sequence[Operator],
     precision: str,
-    known: Sequence[str],
+    cpu_instructions: Sequence[str],
     operations: float = 0,
     peak: float = 0,
 ) -> tuple[str, ...]:
-    """Return what to notice: where the time goes, and whether matrix multiplications compute in the
-    requested `precision`; `known` are the CPU's instructions for it.
+    """Return the findings: where the time goes, and whether matrix multiplications compute in the
+    requested `precision`; `cpu_instructions` are those for it.
 
     `operations` are those of the profiled batch and `peak` the machine's GEMM rate in that
     precision (GFLOP/s), 0 if not known.
     """
-    total = sum(each.ms for each in operators)
-    products = [each for each in operators if PRODUCTS.search(each.kind)]
-    rest = [each for each in operators if each not in products]
-    taken = sum(each.ms for each in products)
+    total = sum(operator.ms for operator in operators)
+    products = [operator for operator in operators if PRODUCTS.search(operator.kind)]
+    rest = [operator for operator in operators if operator not in products]
+    taken = sum(operator.ms for operator in products)
     if not total or not products:
         return ()
     rate = operations / (taken or 1) / 1e6  # GFLOP/s
     speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
     speed += f" ({rate / peak:.0%} of the measured {precision} GEMM rate)" if rate and peak else ""
-    others = _shares(rest, total, lambda each: each.kind)
+    others = _shares(rest, total, lambda operator: operator.kind)
     others = f"The rest: {others}." if others else "No other operator takes 1% or more."
     lines = [f"{HEAVY} take {taken / total:.0%} of the time{speed}. {others}"]
     shares = {
-        name: sum(each.ms for each in products if each.precision == name) / (taken or 1)
-        for name in {each.precision for each in products}
+        name: sum(operator.ms for operator in products if operator.precision == name) / (taken or 1)
+        for name in {operator.precision for operator in products}
     }
     if shares.get(precision, 0) < KEPT:
-        kinds = _shares(products, taken, lambda each: each.precision)
+        kinds = _shares(products, taken, lambda operator: operator.precision)
         lines.append(f"The requested precision is {precision}, but they compute in {kinds}.")
-        if not known:
+        if not cpu_instructions:
             lines[-1] += f" This CPU has no instructions for {precision}: it gains no speed."
-    converting = [each for each in rest if CONVERSIONS.search(each.kind)]
-    if (share := sum(each.ms for each in converting) / total) > NOTICED:
-        kinds = _shares(converting, total, lambda each: each.kind)
+    converting = [operator for operator in rest if CONVERSIONS.search(operator.kind)]
+    if (share := sum(operator.ms for operator in converting) / total) > NOTICED:
+        kinds = _shares(converting, total, lambda operator: operator.kind)
         lines.append(
             f"Conversions between precisions and layouts take {share:.0%} of the time: {kinds}. "
             "Keep the operators between two matrix multiplications in one precision."
@@ -124,12 +124,12 @@ def explain(
 
 
 def _shares(
-    operators: Sequence[Operator], whole: float, name: Callable[[Operator], str], most: int = 3
+    operators: Sequence[Operator], total: float, name: Callable[[Operator], str], most: int = 3
 ) -> str:
     """Return the largest groups with their shares of a time, those of 1% or more."""
     times: dict[str, float] = {}
-    for each in operators:
-        times[name(each)] = times.get(name(each), 0.0) + each.ms
-    largest = sorted(times.items(), key=lambda each: each[1], reverse=True)[:most]
-    named = [f"{key} {ms / whole:.0%}" for key, ms in largest if ms / whole >= 0.01]
+    for operator in operators:
+        times[name(operator)] = times.get(name(operator), 0.0) + operator.ms
+    largest = sorted(times.items(), key=lambda item: item[1], reverse=True)[:most]
+    named = [f"{key} {ms / total:.0%}" for key, ms in largest if ms / total >= 0.01]
     return ", ".join(named)

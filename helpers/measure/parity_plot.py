@@ -24,33 +24,35 @@ def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
     """Display the converted model's outputs for the 64 samples over the reference's, or print that
     there is nothing to draw.
     """
-    found = cached_outputs(config, artifact)
-    if not found:
+    converted = cached_outputs(config, artifact)
+    if not converted:
         print("The exported file is served unchanged: the export notebook has compared it.")
         return
     reference = reference_outputs(config)
-    drawn, total = points(reference, found), sum(each.size for each in reference.values())
+    drawn, total = points(reference, converted), sum(array.size for array in reference.values())
     name = f"{formats.get(config.format).DISPLAY_NAMES[1]} in {config.precision}"
     text = describe(drawn, name, total)
     show(draw(drawn, name), text, drawn, results_folder(config) / FILE)
 
 
-def points(reference: Arrays, found: Arrays, most: int = POINTS) -> "DataFrame":
+def points(reference: Arrays, converted: Arrays, most: int = POINTS) -> "DataFrame":
     """Choose up to `most` values, evenly spread, and the one that is furthest off of each output.
 
-    The columns are the output's name, the sample, the value's place in it (counted through all of
-    its dimensions), the reference's value and the converted model's.
+    The columns are the output's name, the sample, the value's index in it, the reference's value
+    and the converted model's. The index counts through all dimensions of the sample.
     """
     from pandas import DataFrame, concat
 
     parts = []
     for output, right in reference.items():
-        pairs = np.stack([each.reshape(-1).astype(np.float64) for each in (right, found[output])])
+        pairs = np.stack(
+            [array.reshape(-1).astype(np.float64) for array in (right, converted[output])]
+        )
         count = min(pairs.shape[1], most // len(reference))
         furthest = np.nanargmax(np.abs(pairs[0] - pairs[1]))
         chosen = np.union1d(np.arange(count) * pairs.shape[1] // count, furthest)
-        sample, place = np.divmod(chosen, right[0].size)
-        columns = {"sample": sample, "place": place}
+        sample, index = np.divmod(chosen, right[0].size)
+        columns = {"sample": sample, "place": index}
         columns |= {"reference": pairs[0, chosen], "converted": pairs[1, chosen]}
         parts.append(DataFrame({"output": output, **columns}))
     return concat(parts, ignore_index=True)
@@ -65,10 +67,10 @@ def draw(drawn: "DataFrame", name: str) -> "Figure":
     line = [ends.min(axis=None), ends.max(axis=None)]
     axes.plot(line, line, color=INK, lw=0.8, label="equal", zorder=1)
     apart.axhline(0, color=INK, lw=0.8, zorder=1)
-    for place, (output, one) in enumerate(drawn.groupby("output", sort=False)):
+    for index, (output, one) in enumerate(drawn.groupby("output", sort=False)):
         look: dict[str, Any] = {
-            "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKERS[place % len(MARKERS)],
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": MARKERS[index % len(MARKERS)],
         }
         look |= {"s": 9, "alpha": 0.5, "linewidths": 0}
         axes.scatter(one["reference"], one["converted"], label=str(output), **look)
@@ -76,9 +78,9 @@ def draw(drawn: "DataFrame", name: str) -> "Figure":
     axes.set(xlabel="reference (fp32)", ylabel="converted")
     apart.set(xlabel="reference (fp32)", ylabel="converted - reference")
     axes.legend(frameon=False, fontsize=8)
-    for each in (axes, apart):
-        each.xaxis.set_major_formatter(number)
-        each.yaxis.set_major_formatter(number)
+    for panel in (axes, apart):
+        panel.xaxis.set_major_formatter(number)
+        panel.yaxis.set_major_formatter(number)
     return figure
 
 

@@ -1,9 +1,9 @@
-"""What this machine does at most: products of matrices in a precision, and copies in memory.
+"""Measure the machine's peaks: matrix multiplications in a precision, and copies in memory.
 
-A peak is the best of many short calls before and after the rows. Whatever disturbs a call makes it
-slower and none faster, and a limit must not be lower than what a model then reaches. The products
-are OpenVINO's: of the libraries that a stage may load it was the fastest in bf16 and int8, where
-the processor has such instructions, and as fast as any in fp32.
+A peak is the best of many short calls before and after the rows. A disturbance makes a call slower
+and never faster, and a limit must not be lower than what a model then reaches. OpenVINO computes
+the matrix multiplications. It was the fastest of a stage's libraries in bf16 and int8, where the
+CPU has such instructions, and as fast as any in fp32.
 """
 
 import time
@@ -17,8 +17,8 @@ from helpers.formats import block_telemetry, installed_version
 from helpers.inference import Work
 from helpers.results import Peaks, Row
 
-SECONDS = 0.02  # for each product, and for the copy
-LAYERS = 4  # products in a call, so that calling takes no time
+SECONDS = 0.02  # for the matrix multiplications, and for the copy
+LAYERS = 4  # matrix multiplications in a call, so that the call itself takes no time
 WIDTHS = {"fp32": 512, "bf16": 512, "int8": 1024}  # of the square factor: 1 MB, as in an L2 cache
 ROWS = 512  # of the other factor, for each thread
 # Of each of two arrays: as large as a model's weights and much larger than an L2 cache. A large L3
@@ -26,7 +26,7 @@ ROWS = 512  # of the other factor, for each thread
 COPIED_BYTES = 64 * 2**20
 GPU_WIDTH, GPU_COPIED_BYTES = 8192, 2**30
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order in which they are told
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order of the report
 
 Call = Callable[[], object]
 
@@ -37,14 +37,14 @@ def measure(device: str, threads: int, precision: str) -> Peaks | None:
     """
     started = time.perf_counter()
     if device == "gpu":
-        found = _of_gpu()
-        if found is None:
+        rates = _of_gpu()
+        if rates is None:
             return None
         threads, library = 0, f"torch {installed_version('torch')}"
     else:
-        found = _of_processor(threads, precision)
+        rates = _of_processor(threads, precision)
         library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
-    gflops, memory = found
+    gflops, memory = rates
     return Peaks(
         threads=threads,
         gflops={name: round(rate, 1) for name, rate in gflops.items()},
@@ -62,7 +62,7 @@ def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     return before.model_copy(
         update={
             "gflops": {
-                name: max(each.gflops.get(name, 0.0) for each in (before, after)) for name in names
+                name: max(side.gflops.get(name, 0.0) for side in (before, after)) for name in names
             },
             "memory_gb_s": max(before.memory_gb_s, after.memory_gb_s),
             "seconds": round(before.seconds + after.seconds, 2),
@@ -74,11 +74,11 @@ def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
     """Add to a row which roofline bound is the nearer one, and its share of it.
 
     A sample takes at least its operations at the peak of the precision, and at least its bytes at
-    the peak of the memory (Williams, Waterman and Patterson, "Roofline: an insightful visual
-    performance model for multicore architectures", 2009).
+    the peak of the memory. Source: Williams, Waterman and Patterson, "Roofline: an insightful
+    visual performance model for multicore architectures", 2009.
     """
     peak = peaks.gflops.get(precision)
-    if not row.throughput or not peak or not work.flop:  # a graph may have no products
+    if not row.throughput or not peak or not work.flop:  # a graph may have no matrix multiplication
         return row
     moved = work.bytes(precision, row.average_batch_size or row.batch_size)
     intensity = work.flop / moved
@@ -120,7 +120,9 @@ def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float
 
 @cache
 def _product(precision: str, threads: int) -> tuple[int, Call]:
-    """Compile a chain of products; return its multiplications, and what computes it."""
+    """Compile a chain of matrix multiplications; return how many multiplications of numbers it has,
+    and the function that computes it.
+    """
     block_telemetry()
     import openvino
     from openvino import opset13 as ops
@@ -151,7 +153,7 @@ def _product(precision: str, threads: int) -> tuple[int, Call]:
 
 
 def _of_gpu() -> tuple[dict[str, float], float] | None:
-    """Measure GFLOP/s by precision, and GB/s of the device's memory. Not tried on a GPU yet."""
+    """Measure GFLOP/s by precision, and GB/s of the device's memory. Not yet run on a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -167,8 +169,8 @@ def _of_gpu() -> tuple[dict[str, float], float] | None:
         for name, dtype in types.items():
             factor = torch.randn(size, device="cuda").to(dtype)
             yield name, count / timed(partial(torch.mm, factor, factor))
-        whole = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
-        yield "int8", count / timed(lambda: torch._int_mm(whole, whole.t()))
+        matrix = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
+        yield "int8", count / timed(lambda: torch._int_mm(matrix, matrix.t()))
 
     source = torch.ones(GPU_COPIED_BYTES // 4, device="cuda")
     target = torch.empty_like(source)

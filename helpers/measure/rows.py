@@ -1,10 +1,12 @@
-"""What a measurement is: from the start and end of every request to a row of the results.
+"""Compute a row of the results from the start and the end of every request.
 
-What perf_analyzer 2.51 does, and why its own figures are not used: it counts the requests that end
-in a window (and so misses those under way at the end of the last), which is too few by up to one
-request a client and window, 20% where a window holds five; and it calls a point stable when half
-of (max - min) / mean of three windows is within its percentage. Here throughput is the slope of
-completed requests over time, and every figure has a 95% interval, or none where it bounds none.
+perf_analyzer 2.51's own numbers are not used, for two reasons. It counts the requests that end in a
+window, and so misses those in flight at the end of the last. That is too few by up to one request
+per client and window: 20% where a window holds five. It also calls a point stable when half of (max
+- min) / mean of three windows is within its percentage.
+
+Here throughput is the slope of completed requests over time. Every number has a 95% interval, or
+none where the requests do not bound it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +31,7 @@ BLOCKS = 10  # that a single run is cut into, at most
 BLOCK_REQUESTS, BLOCK_ROUNDS = 6, 4  # in a block at least: requests, and of each client
 OTHERS_SHARE = 0.05  # of all cores, that other processes may take
 CLIENT_BOUND = 0.5  # of perf_analyzer's time, spent outside requests
-GROWTH = 0.05  # of latency in an open loop, in seconds per second: it is overloaded above
+GROWTH = 0.05  # of latency in an open loop, in seconds per second: above it the server is saturated
 LATE_SHARE = 0.1  # of the gap between requests, by which 99% of them may be sent late
 COUNT_BOUND = 0.01  # between the requests that Triton counted and those of perf_analyzer
 NO_COMPONENTS = "no latency components: a model of the ensemble has no statistics"
@@ -81,8 +83,8 @@ class Window:
         """Return samples per second: the least-squares slope of completed requests over time, times
         the batch size.
 
-        A straight line through a staircase of equal steps has the staircase's own slope, so answers
-        that arrive a batch at a time do not bias it. NaN with fewer than three requests or two
+        A straight line through a staircase of equal steps has the staircase's own slope, so
+        responses that arrive in batches do not bias it. NaN with fewer than three requests or two
         points in time.
         """
         ends = (self.requests[:, 1] - self.requests[:1, 1]) / 1e9
@@ -91,24 +93,24 @@ class Window:
         return float(np.polyfit(ends, np.arange(len(ends)), 1)[0] * self.batch_size)
 
 
-def windows(whole: Window, count: int) -> list[Window]:
+def windows(run: Window, count: int) -> list[Window]:
     """Cut one run into `count` windows of equal length by the time at which requests ended."""
-    ends = whole.requests[:, 1]
+    ends = run.requests[:, 1]
     edges = np.linspace(ends[0], ends[-1], count + 1)[1:-1]
-    parts = np.split(whole.requests, np.searchsorted(ends, edges))
-    return [replace(whole, requests=part) for part in parts]
+    parts = np.split(run.requests, np.searchsorted(ends, edges))
+    return [replace(run, requests=part) for part in parts]
 
 
 def block_size(concurrency: int) -> int:
-    """Return how many requests a block of a run has at least. Responses come a batch at a time, so
-    a block of few bursts would have the throughput of a moment.
+    """Return how many requests a block of a run has at least. Responses arrive in batches, so the
+    throughput of a shorter block would depend on single batches.
     """
     return max(BLOCK_REQUESTS, BLOCK_ROUNDS * concurrency)
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Return throughputs that repeat one another: of the runs, or if they are `cut`, of blocks of
-    each that has enough requests.
+    """Return repeated throughputs: of the runs, or if they are `cut`, of the blocks of each run. A
+    run with too few requests is one block.
     """
     if not cut:
         return [run.throughput for run in runs]
@@ -120,20 +122,22 @@ def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
     return [block.throughput for blocks in cuts for block in blocks]
 
 
-def compare(bare: Sequence[float], served: Sequence[float], within: float) -> dict[str, object]:
+def compare(
+    in_process: Sequence[float], served: Sequence[float], within: float
+) -> dict[str, object]:
     """Return the columns of served over in-process throughput (samples/s), from pairs of runs.
 
     The ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
     """
-    found = [each / other for each, other in zip(served, bare, strict=True)]
-    interval, ratio = log_interval(found), geometric_mean(found)
-    known = interval is not None and interval.margin_of_error <= within
+    ratios = [with_triton / alone for with_triton, alone in zip(served, in_process, strict=True)]
+    interval, ratio = log_interval(ratios), geometric_mean(ratios)
+    precise = interval is not None and interval.margin_of_error <= within
     return {
-        "in_process_throughput": geometric_mean(bare),
+        "in_process_throughput": geometric_mean(in_process),
         "relative_throughput": None if isnan(ratio) else ratio,
         "relative_throughput_low": interval and interval.low,
         "relative_throughput_high": interval and interval.high,
-        "relative_quality": "stable" if known else "imprecise" if interval else "too few pairs",
+        "relative_quality": "stable" if precise else "imprecise" if interval else "too few pairs",
     }
 
 
@@ -141,15 +145,15 @@ def overhead_columns(
     serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
 ) -> dict[str, object]:
     """Return the columns of the no-op model: the mean latency of its requests, and how much more
-    serving costs, from what each served run and each run of the no-op model measured.
+    serving costs. Each argument has one value per run.
     """
-    floor = float(np.mean(noop_latency_ms))
+    noop_ms = float(np.mean(noop_latency_ms))
     if not serving_overhead_ms:
-        return {"noop_latency_ms": floor}
+        return {"noop_latency_ms": noop_ms}
     bounds = difference_interval(serving_overhead_ms, noop_latency_ms)
     return {
-        "noop_latency_ms": floor,
-        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - floor,
+        "noop_latency_ms": noop_ms,
+        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - noop_ms,
         "residual_overhead_low_ms": bounds and bounds.low,
         "residual_overhead_high_ms": bounds and bounds.high,
     }
@@ -158,12 +162,12 @@ def overhead_columns(
 def quality(
     row: Row, request_count: int, within: float, cores: int, disturbance: str = ""
 ) -> tuple[Quality, str]:
-    """Judge a row: "stable", or the first thing that keeps it from being believed, with the reason
-    and what to do. `disturbance` says what disturbed the machine meanwhile; empty if nothing did.
+    """Judge a row: "stable", or the first reason against it and what to do. `disturbance` names
+    what disturbed the machine meanwhile; empty if nothing did.
     """
     others, overhead, half = (
-        nan if each is None else each
-        for each in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
+        nan if value is None else value
+        for value in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
     )
     if not (row.requests or 0) >= request_count:
         reason = f"{row.requests} of {request_count} requests: re-run on an idle machine"
@@ -192,24 +196,24 @@ def quality(
 
 def count_mismatch(runs: Sequence[Window]) -> str:
     """Return by how much Triton's count of requests differs from perf_analyzer's; empty if it
-    agrees within `COUNT_BOUND` plus the clients of each run: the last request of each has no
-    record, or was answered and not counted yet when Triton was asked.
+    agrees within `COUNT_BOUND` plus the clients of each run. A client's last request has no record,
+    or Triton had not counted it yet.
     """
     for run in runs:
-        seen = len(run.requests)
+        recorded = len(run.requests)
         if run.counted is not None and not (
-            -run.concurrency <= run.counted - seen <= COUNT_BOUND * seen + run.concurrency
+            -run.concurrency <= run.counted - recorded <= COUNT_BOUND * recorded + run.concurrency
         ):
             return (
-                f"Triton counted {run.counted} requests, perf_analyzer {seen}: "
+                f"Triton counted {run.counted} requests, perf_analyzer {recorded}: "
                 "stop other clients of the server"
             )
     return ""
 
 
 def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Quality | None, str]:
-    """Return the columns and the quality that only a row of an open loop has: there the server may
-    take less than `rate` requests/s, or the client may send too late.
+    """Return the columns and the quality that only a row of an open loop has. The server may take
+    less than `rate` requests/s, or the client may send too late.
     """
     assert run.sent is not None
     delays, sent = (run.sent - run.requests[:, 0]) / 1e6, run.sent_latencies_ms
@@ -240,13 +244,14 @@ def measure_row(
     figures: Mapping[str, object] | None = None,
     disturbance: str = "",
 ) -> Row:
-    """Put the runs of one point together, without each client's first requests: throughput
-    (geometric mean), latencies over all requests and their components, and their intervals.
+    """Compute the row of one point from its runs, without each client's first requests. It has the
+    throughput (geometric mean), latencies over all requests and their components, and their
+    intervals.
 
     The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them. In
-    an open loop, with a `rate` (requests/s), it is what was asked for: what is to be known is p50.
-    `others_cores` are those that other processes used meanwhile; `figures` are
-    further columns, such as the GPU's load.
+    an open loop, with a `rate` (requests/s), the throughput is that of the load, and the interval
+    of p50 decides the quality. `others_cores` are those that other processes used meanwhile;
+    `figures` are further columns, such as the GPU's load.
     """
     steady = [run.steady for run in runs]
     first, counts = runs[0], [len(run.requests) for run in steady]
@@ -263,7 +268,7 @@ def measure_row(
     repeated = repetitions(steady, cut)
     interval = None if rate else log_interval(repeated)
     throughput = geometric_mean(repeated)
-    known = percentile_interval(latencies, 0.5) if rate else interval
+    judged_interval = percentile_interval(latencies, 0.5) if rate else interval
     if isnan(throughput):  # a block without requests: the runs as they are
         throughput = geometric_mean([run.throughput for run in steady])
     mean = float(latencies.mean()) if len(latencies) else nan
@@ -277,7 +282,7 @@ def measure_row(
         throughput=throughput,
         throughput_low=interval.low if interval else None,
         throughput_high=interval.high if interval else None,
-        margin_of_error=known.margin_of_error if known else None,
+        margin_of_error=judged_interval.margin_of_error if judged_interval else None,
         avg_latency_ms=mean,
         quality="stable",
         rate=rate,

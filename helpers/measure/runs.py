@@ -21,18 +21,18 @@ class SpeedMonitor:
     """The speed of a reference kernel in a stage (GFLOP/s), and how much of a change is noise."""
 
     within: float = 0.1
-    seen: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
 
     def measure(self) -> float:
         """Measure it now."""
-        self.seen.append(background.machine_speed())
-        return self.seen[-1]
+        self.speeds.append(background.machine_speed())
+        return self.speeds[-1]
 
     def changed(self, before: float, after: float) -> str:
         """Return how the speed changed in a round, or differs there from the (upper) median of the
         stage; empty if it does not.
         """
-        for value, other in ((after, before), ((before + after) / 2, median_high(self.seen))):
+        for value, other in ((after, before), ((before + after) / 2, median_high(self.speeds))):
             if not abs(value / other - 1) <= self.within:
                 speeds = f"reference kernel: {other:.0f}, then {value:.0f} GFLOP/s"
                 return f"The machine's speed changed ({speeds}). Run again on an idle machine."
@@ -72,23 +72,23 @@ class Runs:
     @property
     def speed_changed(self) -> str:
         """Return how the machine's speed changed in a round; empty if in none."""
-        return next(filter(None, (self.speed.changed(*each) for each in self.rounds)), "")
+        return next(filter(None, (self.speed.changed(*pair) for pair in self.rounds)), "")
 
     @property
     def others_cores(self) -> float:
-        """Return the CPU cores that other processes took in all runs: the clock of processes ticks
+        """Return the CPU cores that other processes took in all runs together. Their clock ticks
         every 10 ms, and a few ticks are a large share of a short run.
         """
         taken, lasted = np.sum(self.others, axis=0)
         return float(taken / lasted)
 
     def missing(self, wanted: int) -> int:
-        """Count the requests that are still missing, those of the ramp apart."""
+        """Count the requests that are still missing, without the first of each client."""
         return wanted - sum(len(run.steady.requests) for run in self.served)
 
     def is_over(self, seconds: float, wanted: int) -> bool:
-        """Return whether a point has had its time: `seconds`, or three times as long while requests
-        are missing, as the row would say nothing then.
+        """Return whether a point's time has passed: `seconds`, or three times as long while
+        requests are missing, because its row would have no result.
         """
         return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
 

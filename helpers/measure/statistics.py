@@ -25,7 +25,7 @@ class Interval:
 
     @property
     def margin_of_error(self) -> float:
-        """Half of the width on a logarithmic scale: 0.05 means about ±5%."""
+        """Return half of the width on a logarithmic scale: 0.05 means about ±5%."""
         return sqrt(self.high / self.low) - 1
 
 
@@ -75,8 +75,8 @@ def lag1_autocorrelation(values: NDArray[np.float64]) -> float:
 
 
 def effective_sample_ratio(values: NDArray[np.float64]) -> float:
-    """Return what one of the values in sequence is worth, 0 to 1, of an independent one:
-    (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
+    """Return the effective sample size of values in sequence as a share of their number, 0 to 1. It
+    is (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
     """
     rho = lag1_autocorrelation(values)
     return (1 - rho) / (1 + rho)
@@ -131,11 +131,11 @@ def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[s
     worth = effective_sample_ratio(latencies_ms)
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
     low, high = share_interval(late, total)
-    found = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
+    verdict = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
     enough = bisect_left(
         range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
     )
-    return found, ceil(enough / worth)
+    return verdict, ceil(enough / worth)
 
 
 def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:

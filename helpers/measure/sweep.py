@@ -1,5 +1,6 @@
-"""Point after point of a load: with the machine for this measurement alone, watched meanwhile, and
-judged. How a point is loaded is its scenario's affair.
+"""Measure the points of a load one after the other, observe the machine meanwhile, and judge each.
+
+No other measurement of this package runs meanwhile. Each scenario decides how a point is loaded.
 """
 
 import time
@@ -28,12 +29,12 @@ from helpers.store import usable_cores
 from helpers.triton import Server
 
 IDENTITY = ("batch_size", "concurrency", "rate")
-LOOKUPS = "hps_"  # how the counters of a store begin
+LOOKUPS = "hps_"  # the prefix of the parameter server's counters
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point, by the fields of its load, and what measures it: that adds runs for as long as it
+    """A point, by the fields of its load, and the function that measures it, in as many runs as it
     needs.
     """
 
@@ -45,8 +46,8 @@ class Point:
     @property
     def identity(self) -> dict[str, Any]:
         """Return the columns by which its row is known."""
-        own = {k: v for k, v in self.fields.items() if k in IDENTITY}
-        return {"concurrency": 1, "repeated": self.repeated} | own
+        columns = {k: v for k, v in self.fields.items() if k in IDENTITY}
+        return {"concurrency": 1, "repeated": self.repeated} | columns
 
 
 def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
@@ -67,7 +68,7 @@ def sent(server: Server, samples: Arrays, size: int) -> Arrays:
         return samples
     starts = range(0, max(count(samples), size), size)
     requests = [server.wire.encode(batch(samples, start, size)) for start in starts]
-    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
+    return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
 def batch(samples: Arrays, start: int, size: int) -> Arrays:
@@ -106,7 +107,7 @@ def load_of(
         config.model,
         data,
         analyzer.shared_memory_patterns(list(inputs), outputs),
-        parts=[each.part.name for each in served] if len(served) > 1 else [""],
+        parts=[component.part.name for component in served] if len(served) > 1 else [""],
         flat=bool(server.wire),
     )
 
@@ -117,17 +118,18 @@ def run(
     samples: Arrays,
     points: Callable[[list[Row]], Iterable[Point]],
 ) -> Measurement:
-    """Measure the points; which they are may depend on the rows so far. One that cannot be measured
-    is a row with the reason. Before each one a machine that others use is waited for, as long as
-    the retry budget lasts.
+    """Measure the points, which may depend on the rows so far. A point that cannot be measured is a
+    row with the reason.
+
+    Before each point, wait until the machine is quiet, for as long as the retry budget lasts.
     """
     one_client = load_of(server, config, samples)
     rows: list[Row] = []
-    kept: dict[str, NDArray[np.generic]] = {}
+    all_requests: dict[str, NDArray[np.generic]] = {}
     before: list[float] = []
     speed = SpeedMonitor(config.margin_of_error)
     measuring, waited, ended = 0.0, 0.0, ""
-    asked = config.device, _cores_used(config), config.precision
+    peak_arguments = config.device, _cores_used(config), config.precision
     server.ready()  # while it starts the machine is slower
     with (
         background.exclusive_lock(),
@@ -137,37 +139,37 @@ def run(
         data: dict[tuple[int, bool], Path] = {}
         others_cores: Callable[[], float] | None = background.monitor_background(server.processes)
         began = time.monotonic()
-        at_first = peaks.measure(*asked) if server.is_local else None
+        at_first = peaks.measure(*peak_arguments) if server.is_local else None
         for point in points(rows):
             size = point.fields["batch_size"] if server.wire or point.repeated else 0
             chosen = batch(samples, 0, size) if point.repeated else samples
             if (size, point.repeated) not in data:
-                made = analyzer.input_data(sent(server, chosen, size))
-                data[size, point.repeated] = files.enter_context(made)
+                inputs = analyzer.input_data(sent(server, chosen, size))
+                data[size, point.repeated] = files.enter_context(inputs)
             load = replace(one_client, data=data[size, point.repeated], **point.fields)
             asked_at = time.monotonic()
             before.append(background.wait_until_quiet(others_cores, asked_at - began))
             others_cores = None
             started = time.monotonic()
             waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
-            own: dict[str, NDArray[np.generic]] = {}
+            point_requests: dict[str, NDArray[np.generic]] = {}
             try:
                 if ended:
                     raise MeasurementError(ended)
-                row, own = _measure(config, server, observer, load, point, speed)
+                row, point_requests = _measure(config, server, observer, load, point, speed)
             except (MeasurementError, ServerError) as error:
                 row = Row(**point.identity, quality="failed", reason=str(error))
             measuring += time.monotonic() - started
             if row.quality == "failed":
                 is_live = server.is_live(ANSWER_SECONDS)
                 ended = "" if is_live else "the server ended in an earlier measurement"
-            kept |= own
+            all_requests |= point_requests
             rows.append(row)
             print(_in_words(row))
-        at_last = peaks.measure(*asked) if server.is_local else None
-    found_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
-    if found_peaks and work:
-        rows = [peaks.limited(row, work, found_peaks, config.precision) for row in rows]
+        at_last = peaks.measure(*peak_arguments) if server.is_local else None
+    machine_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
+    if machine_peaks and work:
+        rows = [peaks.limited(row, work, machine_peaks, config.precision) for row in rows]
     try:
         counted = server.statistics(config.model)
     except ServerError:  # it has ended
@@ -181,8 +183,8 @@ def run(
         server_samples=counted and counted["inference_count"],
         server_executions=counted and counted["execution_count"],
         gpu=observer.record,
-        peaks=found_peaks,
-        requests=kept,
+        peaks=machine_peaks,
+        requests=all_requests,
     )
 
 
@@ -202,12 +204,12 @@ def _measure(
     speed: SpeedMonitor,
 ) -> tuple[Row, dict[str, NDArray[np.generic]]]:
     """Measure one point, and observe the machine meanwhile; return the row and all requests."""
-    seen, failure = GpuObservation(), ""
+    observation, failure = GpuObservation(), ""
 
     @contextmanager
     def watched() -> Iterator[None]:
         others_cores, started = background.monitor_background(server.processes), time.monotonic()
-        with observer.watching(seen):
+        with observer.watching(observation):
             yield
         lasted = time.monotonic() - started
         runs.others.append((lasted * others_cores(), lasted))
@@ -226,7 +228,7 @@ def _measure(
             raise
         failure = f"{error} (complete runs: {len(runs.served)})"
     memory_mb = peak_mb()
-    figures = seen.figures([run.requests for run in runs.served]) | compared(config, runs)
+    figures = observation.figures([run.requests for run in runs.served]) | compared(config, runs)
     figures |= {
         "machine_gflops": float(np.mean(runs.rounds)) if runs.rounds else None,
         "repeated": point.repeated,
@@ -243,38 +245,40 @@ def _measure(
         rate=load.rate,
         others_cores=runs.others_cores,
         figures=figures,
-        disturbance=seen.disturbance() or runs.speed_changed,
+        disturbance=observation.disturbance() or runs.speed_changed,
     )
     if failure:
         row = row.model_copy(update={"quality": "failed", "reason": failure})
     name = row.point(config.stage.removeprefix("perf_"))
-    kept: dict[str, NDArray[np.generic]] = {}
+    recorded: dict[str, NDArray[np.generic]] = {}
     for i, window in enumerate(runs.served):
-        kept[f"{name}_{i}"] = window.requests
+        recorded[f"{name}_{i}"] = window.requests
         if window.sent is not None:
-            kept[f"sent_{name}_{i}"] = window.sent
-    return row, kept | ({f"{name}_bare_0": np.array(runs.in_process)} if runs.in_process else {})
+            recorded[f"sent_{name}_{i}"] = window.sent
+    return row, recorded | (
+        {f"{name}_bare_0": np.array(runs.in_process)} if runs.in_process else {}
+    )
 
 
 def cache_rates(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return the share of different keys that the cache had, and that of default vectors."""
-    met = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
-    if not met.get("keys"):
+    deltas = {name.removeprefix(LOOKUPS): after[name] - before.get(name, 0) for name in after}
+    if not deltas.get("keys"):
         return {}
     return {
-        "hit_rate": met["hits"] / max(met["different"], 1),
-        "default_share": met["defaults"] / met["keys"],
+        "hit_rate": deltas["hits"] / max(deltas["different"], 1),
+        "default_share": deltas["defaults"] / deltas["keys"],
     }
 
 
 def compared(config: LoadConfig, runs: Runs) -> dict[str, object]:
-    """Compare each served run with its bare one, and all with the floor; empty without either."""
+    """Compare each served run with its in-process run, and all with the no-op model."""
     columns: dict[str, object] = {}
     serving: list[float] = []  # ms
-    if whole := min(len(runs.in_process), len(runs.served)):
-        served, bare = [run.steady for run in runs.served[:whole]], runs.in_process[:whole]
-        columns = compare(bare, [run.throughput for run in served], config.margin_of_error)
-        calls = 1000 * served[0].batch_size / np.array(bare)
+    if pairs := min(len(runs.in_process), len(runs.served)):
+        served, in_process = [run.steady for run in runs.served[:pairs]], runs.in_process[:pairs]
+        columns = compare(in_process, [run.throughput for run in served], config.margin_of_error)
+        calls = 1000 * served[0].batch_size / np.array(in_process)
         serving = [run.mean_latency_ms - call for run, call in zip(served, calls, strict=True)]
         columns["serving_overhead_ms"] = float(np.mean(serving))
     if runs.noop:
@@ -288,7 +292,7 @@ def _in_words(row: Row) -> str:
     if row.quality == "failed":
         return f"{head}: failed: {row.reason}"
     width = f" ±{row.margin_of_error:.1%}" if row.margin_of_error and not row.rate else ""
-    found = f"{head}: {row.throughput:.1f} samples/s{width} ({row.quality})"
+    result = f"{head}: {row.throughput:.1f} samples/s{width} ({row.quality})"
     ratio = row.relative_throughput
     share = f", {ratio:.0%} of the in-process throughput" if ratio else ""
-    return f"{found}, p99 {row.p99_latency_ms:.0f} ms{share}"
+    return f"{result}, p99 {row.p99_latency_ms:.0f} ms{share}"

@@ -28,8 +28,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def _is_used(values: "Series[Any]") -> bool:
-    given = values[values.notna() & (values != "")]
-    return bool(len(given) and (values.dtype != bool or values.any()))
+    present = values[values.notna() & (values != "")]
+    return bool(len(present) and (values.dtype != bool or values.any()))
 
 
 def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
@@ -37,8 +37,8 @@ def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
     number of requests that it needs: "needs 299 requests". Columns that only some rows have are
     left out where none has.
     """
-    kept = [each for each in columns if each not in OF_SOME or _is_used(rows[each])]
-    chosen = rows[kept].copy()
+    shown = [name for name in columns if name not in OF_SOME or _is_used(rows[name])]
+    chosen = rows[shown].copy()
     for name, (lowest, highest) in BOUNDS.items():
         if name not in columns:
             continue

@@ -1,9 +1,9 @@
 """The measurements of a report as one table, and how they are compared: by quality, workload and
 throughput, and on the Pareto front.
 
-A comparison uses stable and imprecise measurements with the 95% CIs of their throughputs, and only
-those of one workload: one variant of the network and one data set. Where 95% CIs overlap there is
-no clear winner: that is a convention, not a test.
+A comparison uses stable and imprecise measurements with the 95% CIs of their throughputs. It uses
+those of one workload only: one variant of the network and one data set. Where 95% CIs overlap there
+is no clear winner: that is a convention, not a test.
 """
 
 from collections.abc import Iterator
@@ -30,21 +30,21 @@ def budget(config: ReportConfig) -> float:
     return config.latency_budget_ms or UNLIMITED
 
 
-def stages(found: Results, *names: str) -> Iterator[tuple[str, Result]]:
-    """Yield each result with its experiment, in the order of `found`; those of some stages."""
-    for experiment, results_of in found.items():
-        for result in results_of.values():
+def stages(by_experiment: Results, *names: str) -> Iterator[tuple[str, Result]]:
+    """Yield each result with its experiment, in their order; only of the stages `names`, if any."""
+    for experiment, by_stage in by_experiment.items():
+        for result in by_stage.values():
             if not names or result.stage in names:
                 yield experiment, result
 
 
-def frame(config: ReportConfig, found: Results, open_loop: bool = False) -> "DataFrame":
+def frame(config: ReportConfig, by_experiment: Results, open_loop: bool = False) -> "DataFrame":
     """Return the measurements of all experiments as one table, with the result of `judge_budget`:
     those of request-rate mode (`open_loop`), or all others without repeated batches.
     """
     from pandas import DataFrame
 
-    everything = results.rows(result for _, result in stages(found))
+    everything = results.rows(result for _, result in stages(by_experiment))
     everything = [row for row in everything if bool(row.rate) == open_loop and not row.repeated]
     rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
     return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
@@ -60,10 +60,10 @@ def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
     return {"budget": word, "budget_needs": needed}
 
 
-def peaks(found: Results) -> Peaks | None:
+def peaks(by_experiment: Results) -> Peaks | None:
     """Return the highest of each of the machine's rates that any stage measured."""
-    measurements = [result.measurement for _, result in stages(found)]
-    return reduce(highest_peaks, [each.peaks for each in measurements if each], None)
+    measurements = [result.measurement for _, result in stages(by_experiment)]
+    return reduce(highest_peaks, [run.peaks for run in measurements if run], None)
 
 
 def stable(rows: "DataFrame") -> "Series[bool]":
@@ -107,9 +107,9 @@ def ratio(
     the logarithms' variances add up. A drift of the machine between both is not in it.
     """
     value = row["throughput"] / other["throughput"]
-    if not all((each["throughput_low"] or 0) > 0 for each in (row, other)):
+    if not all((side["throughput_low"] or 0) > 0 for side in (row, other)):
         return Ratio(value)
-    margins = (log(each["throughput_high"] / each["throughput_low"]) / 2 for each in (row, other))
+    margins = (log(side["throughput_high"] / side["throughput_low"]) / 2 for side in (row, other))
     reach = exp(hypot(*margins))
     return Ratio(value, Interval(value / reach, value * reach))
 

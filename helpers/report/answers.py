@@ -31,8 +31,8 @@ class Recommendation:
         if self.throughput is None:
             return "not confirmed"
         p99 = "" if self.p99_latency_ms is None else f", p99 {short(self.p99_latency_ms)} ms"
-        kept = f"; accuracy {self.accuracy}" if self.accuracy else ""
-        return f"{digits(self.throughput)} samples/s{p99}: {self.load}{kept}"
+        accuracy = f"; accuracy {self.accuracy}" if self.accuracy else ""
+        return f"{digits(self.throughput)} samples/s{p99}: {self.load}{accuracy}"
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Answer:
     @property
     def recommended(self) -> Recommendation | None:
         """Return what to deploy; None if no throughput is known."""
-        return next((each for each in self.choices if each.experiment), None)
+        return next((choice for choice in self.choices if choice.experiment), None)
 
     @property
     def others(self) -> list[Recommendation]:
         """Return the other choices, in their order."""
-        return [each for each in self.choices if each is not self.recommended]
+        return [choice for choice in self.choices if choice is not self.recommended]
 
 
 def facts(answers: Iterable[Answer]) -> dict[str, JsonValue]:
-    """Return what a report's result keeps of its answers."""
+    """Return the answers of a report for the metadata of its result."""
     return {KEY: _schema().dump_python(tuple(answers), mode="json")}
 
 

@@ -1,7 +1,7 @@
-"""What measurements show, in sentences: the captions of charts, the answer of a report, and what to
-notice in a performance stage.
+"""Describe measurements in sentences: the captions of charts, the answer of a report, and the
+findings of a performance stage.
 
-Here is chosen what is said; the sentences are those of `prose/sentences.md.j2`. They use stable and
+This module chooses the facts; `prose/sentences.md.j2` has the sentences. They use stable and
 imprecise measurements with the 95% CIs of their throughputs. A caption is also the alternative text
 of its chart.
 """
@@ -54,7 +54,7 @@ def _prose(file: str) -> "Template":
 def escaped(text: str) -> str:
     """Return Markdown that shows a text as it is: nothing in it is markup, HTML or a formula."""
     one_line = escape(" ".join(text.split()), quote=False)
-    return re.sub(r"[\\`*_\[\]|~$]", lambda found: f"&#{ord(found[0])};", one_line)
+    return re.sub(r"[\\`*_\[\]|~$]", lambda match: f"&#{ord(match[0])};", one_line)
 
 
 def within(limit: float) -> str:
@@ -65,9 +65,9 @@ def within(limit: float) -> str:
 def per_workload(
     rows: "DataFrame", describe: "Callable[[DataFrame], str]", between: str, after: str = ": "
 ) -> str:
-    """Join what is said of each workload, with its name if there are several."""
-    said = [(name, describe(one)) for name, one in workloads(rows)]
-    return between.join(f"{name}{after}{text}" if name else text for name, text in said if text)
+    """Join the descriptions of all workloads, each with its name if there are several."""
+    texts = [(name, describe(points)) for name, points in workloads(rows)]
+    return between.join(f"{name}{after}{text}" if name else text for name, text in texts if text)
 
 
 def _counted(rows: "DataFrame") -> str:
@@ -89,22 +89,22 @@ def _ends(rows: "DataFrame") -> "list[Series[float]]":
 
 
 def fastest(rows: "DataFrame", limit: float = UNLIMITED) -> str:
-    """Return the fastest measurement of each workload within the budget, those that may be as fast,
-    and a faster one that needs more requests to be confirmed.
+    """Return the fastest measurement of each workload within the budget and those that may be as
+    fast. Add a faster one that needs more requests to be confirmed.
     """
     return per_workload(rows, lambda points: _fastest(points, limit), " ")
 
 
 def _fastest(points: "DataFrame", limit: float) -> str:
-    found = leaders(points, limit)
-    shown = found if len(found) < 4 else found.drop_duplicates("experiment")
+    best = leaders(points, limit)
+    shown = best if len(best) < 4 else best.drop_duplicates("experiment")
     unknown = known(points[points["budget"] == "unconfirmed"])
-    faster = unknown[~(unknown["throughput"] <= found["throughput"].max())]
+    faster = unknown[~(unknown["throughput"] <= best["throughput"].max())]
     is_limited = limit < UNLIMITED
     return say(
         "fastest",
         shown=_listed(shown),
-        more=len(found) - len(shown),
+        more=len(best) - len(shown),
         limit=f"{limit:g}" if is_limited else "",
         unconfirmed=_listed(faster.sort_values("throughput").tail(1 if is_limited else 0)),
     )
@@ -151,20 +151,20 @@ def _largest_part(row: "Series[float]", axis: str) -> str:
 
 def rates(rows: "DataFrame", limit: float = UNLIMITED) -> str:
     """Return the caption of latency over request rate: the highest rate of each workload that is
-    confirmed to meet the budget; without a budget the highest that the server kept up with.
+    confirmed to meet the budget. Without a budget it is the highest that the server kept up with.
     """
     if rows.empty:
         return "The request-rate mode was not measured."
 
     def highest(points: "DataFrame") -> str:
-        kept = points[points["quality"].isin(TRUSTED)]
-        kept = kept if limit == UNLIMITED else kept[kept["budget"] == "met"]
-        top = _listed(kept.sort_values("throughput").tail(1))
+        trusted = points[points["quality"].isin(TRUSTED)]
+        trusted = trusted if limit == UNLIMITED else trusted[trusted["budget"] == "met"]
+        top = _listed(trusted.sort_values("throughput").tail(1))
         return "".join(say("request_rate", row=row) for row in top)
 
-    said = per_workload(rows, highest, "; ")
+    caption = per_workload(rows, highest, "; ")
     none = f"No request rate is confirmed{within(limit)}."
-    return f"Highest request rate{within(limit)}: {said}." if said else none
+    return f"Highest request rate{within(limit)}: {caption}." if caption else none
 
 
 def relative_throughput(rows: "DataFrame") -> str:
@@ -225,19 +225,19 @@ def headline(rows: "DataFrame") -> str:
     """Return the result of a report in one line, for an index."""
 
     def fastest_of(points: "DataFrame") -> str:
-        found = leaders(points)
-        names = found["experiment"].unique()
+        best = leaders(points)
+        names = best["experiment"].unique()
         several = " (no clear winner)" * (len(names) > 1)
         return "".join(
             f"{top:,.1f} samples/s: {' or '.join(names)}{several}"
-            for top in found["throughput"].head(1)
+            for top in best["throughput"].head(1)
         )
 
     nothing = "no throughput is known" if len(rows) else "nothing was measured"
     return per_workload(rows, fastest_of, "; ", " ") or nothing
 
 
-# What to notice in a stage
+# Findings of a stage
 
 
 def offline(rows: "DataFrame") -> list[str]:
@@ -252,8 +252,8 @@ def offline(rows: "DataFrame") -> list[str]:
 
 
 def online(rows: "DataFrame", config: OnlineConfig, is_local: bool) -> list[str]:
-    """Return where throughput stops growing, what the batcher did, where the time goes, how many
-    clients the budget allows, and whether the client shares the server's cores (`is_local`).
+    """Return where throughput stops growing, what the batcher did, where the time goes and how many
+    clients the budget allows. With `is_local` the client shares the server's cores.
     """
     axis = "concurrency"
     points = known(rows).sort_values(axis)
@@ -293,8 +293,8 @@ def _growth(points: "DataFrame", axis: str) -> Iterator[str]:
 def _serving(points: "DataFrame") -> Iterator[str]:
     """Return what serving adds to an in-process call at the smallest and largest batch size."""
     compared = points.dropna(subset=["relative_throughput", "serving_overhead_ms"])
-    for place, row in enumerate(_ends(compared)):
-        noop_ms = row["noop_latency_ms"] if place == 0 else None
+    for index, row in enumerate(_ends(compared)):
+        noop_ms = row["noop_latency_ms"] if index == 0 else None
         low, high = row["relative_throughput_low"], row["relative_throughput_high"]
         is_equal = _is_positive(low) and low <= 1 <= high
         yield say(
@@ -326,8 +326,8 @@ def _budget(points: "DataFrame", limit: float | None) -> Iterator[str]:
     counted = points.dropna(subset=["p99_latency_ms"])
     if limit and len(counted):
         is_within = counted["p99_latency_ms"] <= limit
-        kept, broken = _listed(counted[is_within]), _listed(counted[~is_within])
-        yield say("budget", kept=kept, broken=broken, limit=f"{limit:g}")
+        in_budget, over_budget = _listed(counted[is_within]), _listed(counted[~is_within])
+        yield say("budget", in_budget=in_budget, over_budget=over_budget, limit=f"{limit:g}")
 
 
 def cores(config: OnlineConfig, is_local: bool) -> str:

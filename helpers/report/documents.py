@@ -22,16 +22,16 @@ def sources() -> dict[Path, str]:
     """Return the page of each document, README.md first and the glossary last, which alone is there
     in a package without its repository.
     """
-    found = (sorted((ROOT / each).glob("*.md")) for each in FOLDERS if has_documents())
-    ordered = (sorted(paths, key=lambda path: path.stem != "README") for paths in found)
+    groups = (sorted((ROOT / folder).glob("*.md")) for folder in FOLDERS if has_documents())
+    ordered = (sorted(paths, key=lambda path: path.stem != "README") for paths in groups)
     return {path: page_name(path) for paths in ordered for path in paths} | {TERMS: GLOSSARY}
 
 
 def page_name(path: Path) -> str:
     """Return the page of a document: `documentation-notebooks.html` is that of their README."""
     parts = [*path.relative_to(ROOT).parent.parts, path.stem]
-    kept = [part.lower() for part in parts if part != "README"]
-    return "-".join([Path(DOCUMENTS).stem, *kept]) + ".html"
+    names = [part.lower() for part in parts if part != "README"]
+    return "-".join([Path(DOCUMENTS).stem, *names]) + ".html"
 
 
 def anchor(title: str) -> str:
@@ -41,8 +41,8 @@ def anchor(title: str) -> str:
 
 def title_of(path: Path) -> str:
     """Return the first heading of a document."""
-    found = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return re.sub("[`*]", "", found[1]) if found else path.stem
+    match = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.sub("[`*]", "", match[1]) if match else path.stem
 
 
 def target(path: Path, url: str, pages: dict[Path, str]) -> str:
@@ -66,8 +66,8 @@ def body(path: Path, pages: dict[Path, str]) -> str:
         """A document with the anchors of forges, whose links lead to the pages."""
 
         def heading(self, text: str, level: int, **_: Any) -> str:
-            own = anchor(unescape(re.sub("<[^>]*>", "", text)))
-            return f'<h{level} id="{own}">{text}</h{level}>\n'
+            slug = anchor(unescape(re.sub("<[^>]*>", "", text)))
+            return f'<h{level} id="{slug}">{text}</h{level}>\n'
 
         def def_list_head(self, text: str) -> str:
             return f'<dt id="{anchor(unescape(text))}">{text}</dt>\n'

@@ -1,5 +1,5 @@
-"""The embedding cache of a parameter server in tables, text and a chart: cold and warm, and with
-one batch that is sent again and again.
+"""Tables, text and a chart of a parameter server's embedding cache: cold, warm, and with one
+repeated batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from IPython.display import Image
 
 
-def show(found: Results) -> None:
+def show(results: Results) -> None:
     """Display both tables and the text, where an experiment has a parameter server."""
     for rows, caption in (
-        (passes(found), "Evaluation set through the parameter server: cold and warm cache"),
-        (repeated_batches(found), "One repeated batch compared with different batches"),
+        (passes(results), "Evaluation set through the parameter server: cold and warm cache"),
+        (repeated_batches(results), "One repeated batch compared with different batches"),
     ):
         if rows:
             display(table(rows, caption))
-    if lines := sentences(found):
+    if lines := sentences(results):
         display(text.bullets(lines))
 
 
-def show_warmup(both: Sequence[LookupPass]) -> None:
+def show_warmup(lookups: Sequence[LookupPass]) -> None:
     """Display how the cache of a stage's server warms up; nothing without a parameter server."""
-    if both:
-        rows = [{"samples per request": each.batch_size, **each.row} for each in both]
-        display(table(rows, "All requests of the evaluation set, from the first"), _warmup(both))
+    if lookups:
+        rows = [{"samples per request": lookup.batch_size, **lookup.row} for lookup in lookups]
+        display(table(rows, "All requests of the evaluation set, from the first"), _warmup(lookups))
 
 
-def _warmup(both: Sequence[LookupPass]) -> "Image":
+def _warmup(lookups: Sequence[LookupPass]) -> "Image":
     """Draw the shares and the latency of each request of both passes."""
     figure, (shares, times) = subplots("Cache warm-up", 2, 3.3)
-    ends = np.cumsum([each.course[-1][0] for each in both]) / 1000
-    sent, *shown, took_ms = np.concatenate([np.array(each.course, float) for each in both]).T
-    sent = sent / 1000 + np.repeat([0, *ends[:-1]], [len(each.course) for each in both])
+    ends = np.cumsum([lookup.course[-1][0] for lookup in lookups]) / 1000
+    sent, *shown, took_ms = np.concatenate([np.array(lookup.course, float) for lookup in lookups]).T
+    sent = sent / 1000 + np.repeat([0, *ends[:-1]], [len(lookup.course) for lookup in lookups])
     labels = ("in the cache (of different keys)", "default vectors (of all)")
     for values, label, colour, dash in zip(shown, labels, COLOURS, ("-", "--"), strict=False):
         shares.plot(sent, 100 * values, color=colour, lw=1.3, ls=dash, label=label)
@@ -55,31 +55,31 @@ def _warmup(both: Sequence[LookupPass]) -> "Image":
         axes.yaxis.set_major_formatter(number)
         for end in ends:
             axes.axvline(end, color=INK, lw=0.6, ls=":")
-    return picture(figure, say("warmup", cold=both[0], warm=both[-1]))
+    return picture(figure, say("warmup", cold=lookups[0], warm=lookups[-1]))
 
 
-def _measurements(found: Results) -> Iterator[tuple[str, Measurement]]:
-    for name, result in analysis.stages(found, "perf_offline"):
+def _measurements(results: Results) -> Iterator[tuple[str, Measurement]]:
+    for name, result in analysis.stages(results, "perf_offline"):
         if result.measurement:
             yield name, result.measurement
 
 
-def passes(found: Results) -> list[dict[str, Value]]:
+def passes(results: Results) -> list[dict[str, Value]]:
     """Return a row for each pass of the evaluation set, with a cold and a warm cache: hit rate,
     default vectors, scores and latency.
     """
     return [
-        {"experiment": name, **each.row}
-        for name, measured in _measurements(found)
-        for each in measured.passes
+        {"experiment": name, **lookup.row}
+        for name, measured in _measurements(results)
+        for lookup in measured.passes
     ]
 
 
-def _repeated(found: Results) -> Iterator[tuple[str, Row, Row, Ratio]]:
+def _repeated(results: Results) -> Iterator[tuple[str, Row, Row, Ratio]]:
     """Yield each repeated batch, the different batches of that size, and how many times as fast the
     first is.
     """
-    for name, measured in _measurements(found):
+    for name, measured in _measurements(results):
         different = {row.batch_size: row for row in measured.rows if not row.repeated}
         for row in measured.rows:
             other = different.get(row.batch_size)
@@ -87,7 +87,7 @@ def _repeated(found: Results) -> Iterator[tuple[str, Row, Row, Ratio]]:
                 yield name, row, other, analysis.ratio(row.model_dump(), other.model_dump())
 
 
-def repeated_batches(found: Results) -> list[dict[str, Value]]:
+def repeated_batches(results: Results) -> list[dict[str, Value]]:
     """Return a row for each batch size at which one batch was also sent again and again."""
     return [
         {
@@ -99,13 +99,13 @@ def repeated_batches(found: Results) -> list[dict[str, Value]]:
             "hit rate, repeated": row.hit_rate,
             "ratio": str(ratio),
         }
-        for name, row, other, ratio in _repeated(found)
+        for name, row, other, ratio in _repeated(results)
     ]
 
 
-def sentences(found: Results) -> list[str]:
+def sentences(results: Results) -> list[str]:
     """Return what a cold cache costs in accuracy, and how much faster a repeated batch is."""
-    measured = [(name, each.passes) for name, each in _measurements(found) if each.passes]
+    measured = [(name, run.passes) for name, run in _measurements(results) if run.passes]
     exact = [name for name, (cold, *_) in measured if cold.default_share == 0]
     lines = [
         say("cold_cache", name=name, cold=cold, warm=warm)
@@ -113,7 +113,7 @@ def sentences(found: Results) -> list[str]:
         if name not in exact
     ]
     lines += [say("exact_cache", names=exact)] if exact else []
-    if repeated := sorted(_repeated(found), key=lambda each: each[3].value):
+    if repeated := sorted(_repeated(results), key=lambda entry: entry[3].value):
         ratios = [ratio for *_, ratio in repeated]
         name, row, other, _ = repeated[-1]
         ends = dict.fromkeys(str(Ratio(ratio.value)) for ratio in (ratios[0], ratios[-1]))

@@ -108,8 +108,8 @@ def _chart(
         return style.empty_figure(title, rows)
     figure, axes = canvas(title)
     _draw(axes, points, panel, style.styles(rows), limit, apart)
-    known = points.dropna(subset=[next(iter(panel.columns))])
-    entries = [*style.legend_handles(rows, known), *_kinds(panel.columns.values())]
+    shown = points.dropna(subset=[next(iter(panel.columns))])
+    entries = [*style.legend_handles(rows, shown), *_kinds(panel.columns.values())]
     style.add_legend(figure, points, entries)
     return figure
 
@@ -118,8 +118,8 @@ def _panels(
     title: str, points: "DataFrame", panels: Sequence[Panel], limit: float = UNLIMITED
 ) -> "Figure":
     """Draw several panels of one experiment."""
-    figure, found = subplots(title, len(panels), TALL)
-    for axes, panel in zip(found, panels, strict=True):
+    figure, all_axes = subplots(title, len(panels), TALL)
+    for axes, panel in zip(all_axes, panels, strict=True):
         _draw(axes, points, panel, style.styles(points), limit)
         if kinds := _kinds(panel.columns.values()):
             axes.legend(handles=kinds, frameon=False, fontsize=8)
@@ -144,9 +144,9 @@ def _draw(
     trusted = points["quality"].isin(TRUSTED)
     points = points.assign(quality=points[panel.quality].where(trusted, points["quality"]))
     names = points["experiment"].unique()
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         line = points[points["experiment"] == name]
-        x = line[panel.x] * 2 ** (apart * (place - (len(names) - 1) / 2))
+        x = line[panel.x] * 2 ** (apart * (index - (len(names) - 1) / 2))
         for column, fill in zip(panel.columns, FILLS, strict=False):
             if line[column].notna().any():
                 style.draw_line(axes, line.assign(x=x), "x", column, looks[name], fill)
@@ -183,11 +183,11 @@ def _mark_budget(axes: "Axes", limit: float, is_across: bool = True) -> None:
     look: dict[str, Any] = {"color": RED, "ls": "--", "lw": 1.4}
     if is_across:
         axes.axhline(limit, **look)
-        place, x, y, side = axes.get_yaxis_transform(), 0.01, limit, "left"
+        transform, x, y, side = axes.get_yaxis_transform(), 0.01, limit, "left"
     else:
         axes.axvline(limit, **look)
-        place, x, y, side = axes.get_xaxis_transform(), limit, 1.0, "center"
-    axes.text(x, y, f"budget {limit:,g} ms", color=RED, va="bottom", ha=side, transform=place)
+        transform, x, y, side = axes.get_xaxis_transform(), limit, 1.0, "center"
+    axes.text(x, y, f"budget {limit:,g} ms", color=RED, va="bottom", ha=side, transform=transform)
 
 
 def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
@@ -230,7 +230,8 @@ def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
 
 def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
     """Draw the operations/s of all rows over their operations per byte, below the machine's
-    measured rates: of memory on the left, of matrix multiplications in each precision on the right.
+    measured rates. Those of memory are on the left, those of matrix multiplications in each
+    precision on the right.
     """
     title = "Roofline"
     points = rows.dropna(subset=["intensity", "gflops"])

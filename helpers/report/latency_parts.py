@@ -1,7 +1,7 @@
 """Stacked bars of the parts of the mean latency: of a request in a stage, of all loads in a report.
 
-The parts come from perf_analyzer and Triton. *Network* is what the other parts leave, so it can be
-negative, and is then drawn on the other side of 0.
+The parts come from perf_analyzer and Triton. *Network* is the rest. It can be negative, and is then
+drawn on the other side of 0.
 """
 
 from collections.abc import Iterator
@@ -44,27 +44,27 @@ def describe(rows: "DataFrame") -> str:
     """Return the steps of each measurement with their share of the mean latency."""
     sentences = [f"{REQUEST}."]
     for _, row in rows.iterrows():
-        whole = row["avg_latency_ms"]
-        shares = [(label, row[part] / whole) for part, label in LATENCY_COMPONENTS.items()]
-        sentences.append(say("parts", whole_ms=whole, name=name_of(row), shares=shares))
+        mean_ms = row["avg_latency_ms"]
+        shares = [(label, row[part] / mean_ms) for part, label in LATENCY_COMPONENTS.items()]
+        sentences.append(say("parts", mean_ms=mean_ms, name=name_of(row), shares=shares))
     return " ".join(sentences)
 
 
 def draw_requests(rows: "DataFrame") -> "Figure":
     """Draw a bar for each measurement, with the names of its longer steps on it."""
     figure, axes = canvas(REQUEST, "share of the mean latency (%)", height=1.9 + BAR * len(rows))
-    places = list(range(len(rows)))
+    positions = list(range(len(rows)))
     for parts, starts, look in _stacked(rows, 100 / rows["avg_latency_ms"]):
-        axes.barh(places, parts, 0.66, starts, **look)
-        for place, share, start, whole in zip(
-            places, parts, starts, rows["avg_latency_ms"], strict=True
+        axes.barh(positions, parts, 0.66, starts, **look)
+        for position, share, start, mean_ms in zip(
+            positions, parts, starts, rows["avg_latency_ms"], strict=True
         ):
             if share >= 100 * WRITTEN:
                 name = look["label"].removeprefix("server ")
-                text = f"{name}\n{short(share / 100 * whole)} ms"
-                _write(axes, (start + share / 2, place), text, look["color"])
+                text = f"{name}\n{short(share / 100 * mean_ms)} ms"
+                _write(axes, (start + share / 2, position), text, look["color"])
     names = [f"{name_of(row)}\n{short(row['avg_latency_ms'])} ms" for _, row in rows.iterrows()]
-    axes.set_yticks(places, names)
+    axes.set_yticks(positions, names)
     axes.invert_yaxis()
     axes.axvline(0, color=INK, lw=1)
     axes.grid(visible=False, axis="y")
@@ -87,13 +87,13 @@ def draw_loads(rows: "DataFrame") -> "Figure":
     if points.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
-    places, lowest, highest = list(range(len(points))), 0.0, points["avg_latency_ms"].max()
+    positions, lowest, highest = list(range(len(points))), 0.0, points["avg_latency_ms"].max()
     for parts, starts, look in _stacked(points):
-        axes.bar(places, parts, 0.75, starts, lw=0.5, **look)
+        axes.bar(positions, parts, 0.75, starts, lw=0.5, **look)
         ends = starts + parts
         lowest, highest = min(lowest, ends.min()), max(highest, ends.max())
     step = -(-len(points) // 16)
-    axes.set_xticks(places[::step], [number(value) for value in points["concurrency"][::step]])
+    axes.set_xticks(positions[::step], [number(value) for value in points["concurrency"][::step]])
     beside = max(0.0, FEWEST_BARS - len(points)) / 2
     axes.set_xlim(-0.5 - beside, len(points) - 0.5 + beside)
     axes.grid(visible=False, axis="x")
@@ -101,7 +101,7 @@ def draw_loads(rows: "DataFrame") -> "Figure":
     right.set_ylabel(THROUGHPUT.label)
     right.grid(visible=False)
     right.spines[:].set_visible(False)
-    style.draw_line(right, points.assign(x=places), "x", "throughput", (INK, "D"), "full")
+    style.draw_line(right, points.assign(x=positions), "x", "throughput", (INK, "D"), "full")
     fastest = points[["throughput", "throughput_high"]].max(axis=None)
     for side, height in ((axes, highest), (right, fastest)):
         side.set_ylim(height * lowest / highest * 1.1, height * 1.1)
@@ -127,8 +127,8 @@ def _stacked(
         above, below = above + part.clip(lower=0), below + part.clip(upper=0)
 
 
-def _write(axes: "Axes", place: tuple[float, float], text: str, colour: str) -> None:
+def _write(axes: "Axes", position: tuple[float, float], text: str, colour: str) -> None:
     """Write on a bar."""
     box = {"boxstyle": "square,pad=0.1", "fc": colour, "ec": "none"}
     ink = INK if colour in LIGHT else "white"
-    axes.text(*place, text, ha="center", va="center", color=ink, fontsize=8, bbox=box)
+    axes.text(*position, text, ha="center", va="center", color=ink, fontsize=8, bbox=box)

@@ -59,14 +59,14 @@ def show_rates(measurement: Measurement) -> None:
 
 
 def notice_offline(measurement: Measurement) -> None:
-    """Display charts over batch size, where there are several, and what to notice in sentences."""
+    """Display charts over batch size, where there are several, and the findings in sentences."""
     rows = measurement.frame()
     points = rows[~rows["repeated"].astype(bool)]
     _notice(points, "batch_size", figures.offline_panels, describe.offline(rows))
 
 
 def notice_online(measurement: Measurement, config: OnlineConfig, is_local: bool) -> None:
-    """Display charts over the number of clients, where there are several, and what to notice in
+    """Display charts over the number of clients, where there are several, and the findings in
     sentences.
     """
     rows, limit = clients(measurement), config.latency_budget_ms or UNLIMITED
@@ -105,7 +105,7 @@ def clients(measurement: Measurement) -> "DataFrame":
 
 def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
     """Display what else is known of the machine and the load generator, folded."""
-    whole = {
+    conditions = {
         "different samples sent": measurement.distinct_rows,
         "CPU cores used by others before a measurement, at most": measurement.background_before,
         "samples counted by the server": measurement.server_samples,
@@ -113,6 +113,6 @@ def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
         "this machine's peaks": measurement.peaks and measurement.peaks.model_dump(),
     }
     caption = "Conditions of the measurement"
-    tables = table(rows[[axis, *CONDITIONS]]), table(whole)
-    body = "".join(each.html for each in tables)
+    tables = table(rows[[axis, *CONDITIONS]]), table(conditions)
+    body = "".join(part.html for part in tables)
     display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))

@@ -23,82 +23,82 @@ __all__ = ["cards", "choose", "facts"]
 COMPANIONS = ("template/cards.html.j2",)
 
 
-def choose(config: ReportConfig, found: Results, rows: "DataFrame") -> tuple[Answer, ...]:
-    """Choose for each workload, among the rows whose throughput is known: the best within the
-    budget if there is one, for throughput and for latency, in this order.
+def choose(config: ReportConfig, results: Results, rows: "DataFrame") -> tuple[Answer, ...]:
+    """Choose for each workload among the rows whose throughput is known. The choices are the best
+    within the budget if there is one, for throughput and for latency, in this order.
     """
     return tuple(
-        Answer(workload, tuple(_merged(_candidates(config, found, one))), _throughputs(one))
+        Answer(workload, tuple(_merged(_candidates(config, results, one))), _throughputs(one))
         for workload, one in analysis.workloads(rows)
     )
 
 
 def _candidates(
-    config: ReportConfig, found: Results, rows: "DataFrame"
+    config: ReportConfig, results: Results, rows: "DataFrame"
 ) -> Iterator[Recommendation]:
-    known, limit = analysis.known(rows), analysis.budget(config)
+    trusted, limit = analysis.known(rows), analysis.budget(config)
     in_time = f"within {limit:g} ms (p99)"
     within = analysis.leaders(analysis.measured(rows, "online"), limit)
     if limit < UNLIMITED:
         for _, row in within.head(1).iterrows():
             why = "The highest online throughput that is confirmed to meet the budget."
-            yield _recommendation(config, found, in_time, row, why)
+            yield _recommendation(config, results, in_time, row, why)
     for _, row in analysis.leaders(rows).head(1).iterrows():
-        yield _recommendation(config, found, "for throughput", row, _against_others(row, known))
-    for _, row in _equal_sizes(known).head(1).iterrows():
+        yield _recommendation(config, results, "for throughput", row, _against_others(row, trusted))
+    for _, row in _equal_sizes(trusted).head(1).iterrows():
         best = f"for latency at {say('load', row=row, axis='batch_size')}"
-        yield _recommendation(config, found, best, row, _lowest(row, known))
+        yield _recommendation(config, results, best, row, _lowest(row, trusted))
     if limit < UNLIMITED and within.empty:
         yield Recommendation(in_time, "", _unconfirmed(analysis.measured(rows, "online"), limit))
 
 
-def _equal_sizes(known: "DataFrame") -> "DataFrame":
+def _equal_sizes(trusted: "DataFrame") -> "DataFrame":
     """Return rows of one batch size by their p50: the smallest that several experiments have."""
-    rows = known.dropna(subset=["p50_latency_ms"]).sort_values("p50_latency_ms")
+    rows = trusted.dropna(subset=["p50_latency_ms"]).sort_values("p50_latency_ms")
     shared = rows.groupby("batch_size")["experiment"].nunique()
     sizes = shared[shared > 1].index if (shared > 1).any() else shared.index
     return rows[rows["batch_size"] == min(sizes, default=0)]
 
 
-def _lowest(row: "Series[float]", known: "DataFrame") -> str:
+def _lowest(row: "Series[float]", trusted: "DataFrame") -> str:
     """Return why a row is best for latency: among how many experiments."""
-    same = known[known["batch_size"] == row["batch_size"]]
+    same = trusted[trusted["batch_size"] == row["batch_size"]]
     return say("lowest_p50", row=row, count=same["experiment"].nunique())
 
 
 def _unconfirmed(online: "DataFrame", limit: float) -> str:
     """Return why no row is confirmed to meet the budget."""
-    known = analysis.known(online).dropna(subset=["p99_latency_ms"])
-    if known.empty:
+    trusted = analysis.known(online).dropna(subset=["p99_latency_ms"])
+    if trusted.empty:
         return "No online throughput is known."
-    below = known[(known["budget"] == "unconfirmed") & (known["p99_latency_ms"] <= limit)]
+    below = trusted[(trusted["budget"] == "unconfirmed") & (trusted["p99_latency_ms"] <= limit)]
     if len(below):
         return say("too_few", row=below.sort_values("throughput").iloc[-1])
-    return say("lowest_p99", row=known.sort_values("p99_latency_ms").iloc[0], limit=limit)
+    return say("lowest_p99", row=trusted.sort_values("p99_latency_ms").iloc[0], limit=limit)
 
 
 def _merged(choices: Iterable[Recommendation]) -> Iterator[Recommendation]:
     """Yield a row that is best for several things once."""
-    found: dict[tuple[str, str, float | None], Recommendation] = {}
+    merged: dict[tuple[str, str, float | None], Recommendation] = {}
     for choice in choices:
         key = choice.experiment, choice.load, choice.throughput
-        if before := found.get(key):
-            both = f"{before.best}, {choice.best}", f"{before.why} {choice.why}"
-            choice = replace(before, best=both[0], why=both[1])
-        found[key] = choice
-    yield from found.values()
+        if before := merged.get(key):
+            best, why = f"{before.best}, {choice.best}", f"{before.why} {choice.why}"
+            choice = replace(before, best=best, why=why)
+        merged[key] = choice
+    yield from merged.values()
 
 
-def _against_others(row: "Series[float]", known: "DataFrame") -> str:
+def _against_others(row: "Series[float]", trusted: "DataFrame") -> str:
     """Compare the fastest row with the best of the other experiments."""
-    others = known[known["experiment"] != row["experiment"]]
+    others = trusted[trusted["experiment"] != row["experiment"]]
     if others.empty:
         return "No other experiment has a known throughput."
     return say("compared_with_next", row=row, other=others.loc[others["throughput"].idxmax()])
 
 
 def _recommendation(
-    config: ReportConfig, found: Results, best: str, row: "Series[float]", why: str
+    config: ReportConfig, results: Results, best: str, row: "Series[float]", why: str
 ) -> Recommendation:
     from pandas import isna
 
@@ -111,7 +111,7 @@ def _recommendation(
         throughput=float(row["throughput"]),
         p99_latency_ms=None if isna(p99) else float(p99),
         load=say("loads", row=row),
-        accuracy=text.accuracy_kept(found[name]),
+        accuracy=text.accuracy_kept(results[name]),
         command=f"{line} --experiment {name}",
     )
 

@@ -41,7 +41,9 @@ APART = (
 def show_answer(
     config: ReportConfig, results: Results, rows: "DataFrame", answers: Sequence[Answer]
 ) -> None:
-    """Display the answer: in a sentence, as cards, as a chart, and what it rests on."""
+    """Display the answer: in a sentence, as a list of recommendations and as a chart, with its
+    evidence.
+    """
     limit = analysis.budget(config)
     display(text.recommendation(answers), recommend.cards(answers))
     caption = describe.frontier(rows, limit)

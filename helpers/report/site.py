@@ -1,6 +1,6 @@
 """How results become web pages: a page for each notebook, an index for each target and one for all.
 
-Every page is one file that loads nothing: its style is inline, its figures are embedded, and its
+Every page is one file that loads nothing: its style is inline and its figures are embedded. Its
 content security policy forbids requests and all scripts but the page's own. The same input gives
 the same bytes.
 """
@@ -46,8 +46,8 @@ class Link:
 
 def background(up: str = "") -> list[Link]:
     """Return links to the pages that explain the others; `up` leads to the outputs folder."""
-    found = [Link(f"{up}{GLOSSARY}", "Glossary")]
-    return [*found, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else found
+    links = [Link(f"{up}{GLOSSARY}", "Glossary")]
+    return [*links, Link(f"{up}{DOCUMENTS}", "Documentation")] if has_documents() else links
 
 
 def has_documents() -> bool:
@@ -88,8 +88,8 @@ class StageState:
 
 def counts(states: Iterable[StageState]) -> list[tuple[str, int]]:
     """Count stages by their state, in the order of STATES; what experiments share counts once."""
-    found = Counter(each.state for each in states if not each.shared_with)
-    return [(state, found[state]) for state in STATES if found[state]]
+    by_state = Counter(state.state for state in states if not state.shared_with)
+    return [(state, by_state[state]) for state in STATES if by_state[state]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Target:
     @property
     def refresh(self) -> int:
         """Return after how many seconds its index reloads; 0 if no run is in progress."""
-        return REFRESH_SECONDS if any(each.state in PENDING for each in self.states) else 0
+        return REFRESH_SECONDS if any(state.state in PENDING for state in self.states) else 0
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,11 @@ class IndexRow:
     @property
     def bars(self) -> list[tuple[str, str, int]]:
         """Return each experiment's throughput as text, and as a share of the highest in percent."""
-        found = self.answer.throughputs if self.answer else {}
-        highest = max(found.values(), default=0.0)
+        throughputs = self.answer.throughputs if self.answer else {}
+        highest = max(throughputs.values(), default=0.0)
         return [
-            (name, digits(value), round(100 * value / highest)) for name, value in found.items()
+            (name, digits(value), round(100 * value / highest))
+            for name, value in throughputs.items()
         ]
 
 
@@ -147,7 +148,9 @@ def page(
         ) from cause
     heading = _heading(nb)
     outputs = (output for cell in nb.cells for output in cell.get("outputs", []))
-    errors = [f"{each.ename}: {each.evalue}" for each in outputs if each.output_type == "error"]
+    errors = [
+        f"{output.ename}: {output.evalue}" for output in outputs if output.output_type == "error"
+    ]
     error = next(iter(errors), "")
     nb.metadata["publish"] = {
         "title": heading or notebook.stem,
@@ -186,12 +189,12 @@ def _with_contents(body: str) -> str:
     """Add anchors to the sections of a page, and a list of them first if there are several."""
     sections: dict[str, str] = {}  # title by anchor
 
-    def anchored(found: re.Match[str]) -> str:
-        title = re.sub("<[^>]*>", "", found[1]).strip()
+    def anchored(match: re.Match[str]) -> str:
+        title = re.sub("<[^>]*>", "", match[1]).strip()
         stem = re.sub(r"\W+", "-", unescape(title).lower()).strip("-")
         anchor = stem if stem not in sections else f"{stem}-{len(sections)}"
         sections[anchor] = title
-        return f'<h2 id="{anchor}">{found[1]}</h2>'
+        return f'<h2 id="{anchor}">{match[1]}</h2>'
 
     body = re.sub("<h2>(.*?)</h2>", anchored, body, flags=re.DOTALL)
     if len(sections) < FEWEST_SECTIONS:
@@ -205,18 +208,18 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
     notebooks ran with overrides.
     """
     models: dict[str, dict[str, list[StageState]]] = {}
-    for each in target.states:
-        if not STAGE[each.stage].of_model:
-            models.setdefault(each.model, {}).setdefault(each.experiment, []).append(each)
-    found = [each.stage for each in target.states if each.experiment]
-    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in found)
+    for state in target.states:
+        if not STAGE[state.stage].of_model:
+            models.setdefault(state.model, {}).setdefault(state.experiment, []).append(state)
+    stages = [state.stage for state in target.states if state.experiment]
+    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in stages)
     context = {
         "target": target,
         "links": [Link("../index.html", "All targets"), *background("../")],
-        "finished": max((each.finished for each in target.states), default=""),
+        "finished": max((state.finished for state in target.states), default=""),
         "counts": counts(target.states),
         "recommendations": _recommendations(target),
-        "lessons": [each for each in target.states if each.stage in LESSONS],
+        "lessons": [state for state in target.states if state.stage in LESSONS],
         "stages": [stage.replace("_", " ") for stage in (*STAGES[:-1], *optional)],
         "models": {
             model: {name: _cells(row) for name, row in rows.items()}
@@ -231,8 +234,10 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
 def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
     """Write `outputs/index.html`: what to deploy on every target, and links to NVIDIA's rows."""
     context = {
-        "targets": [(each, counts(each.states), _recommendations(each)) for each in targets],
-        "refresh": max((each.refresh for each in targets), default=0),
+        "targets": [
+            (target, counts(target.states), _recommendations(target)) for target in targets
+        ],
+        "refresh": max((target.refresh for target in targets), default=0),
         **(script() if targets else {}),
     }
     return write_atomic(outputs / "index.html", render("outputs.html.j2", context))
@@ -240,22 +245,22 @@ def outputs_index(outputs: Path, targets: Sequence[Target]) -> Path:
 
 def _recommendations(target: Target) -> list[IndexRow]:
     """Return what to deploy, one row for each workload of each model that has a report."""
-    found: list[IndexRow] = []
-    for report in (each for each in target.states if each.stage == "report"):
-        stages = [each for each in target.states if each.model == report.model]
+    rows: list[IndexRow] = []
+    for report in (state for state in target.states if state.stage == "report"):
+        stages = [state for state in target.states if state.model == report.model]
         answers: Sequence[Answer | None] = target.answers.get(report.model, ())
-        note = _note(report, [each for each in stages if each is not report], bool(answers))
-        states = list(dict.fromkeys(each.state for each in stages))
-        found += [IndexRow(report, answer, note, states) for answer in answers or (None,)]
-    return found
+        note = _note(report, [state for state in stages if state is not report], bool(answers))
+        states = list(dict.fromkeys(state.state for state in stages))
+        rows += [IndexRow(report, answer, note, states) for answer in answers or (None,)]
+    return rows
 
 
 def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) -> str:
     """Return how old a recommendation is, or why there is none yet."""
     if report.state not in PENDING:
         return report.reason or ("" if has_answer else report.headline or "no report yet")
-    found = dict(counts(stages))
-    progress = f"{found.get('done', 0)} of {sum(found.values())} stages are done"
+    by_state = dict(counts(stages))
+    progress = f"{by_state.get('done', 0)} of {sum(by_state.values())} stages are done"
     before = (report.reason or "from the last report") if has_answer else "no report yet"
     return f"{before}; a run is in progress, {progress}"
 
@@ -299,7 +304,9 @@ def render(template: str, context: Mapping[str, object]) -> str:
 
 @cache
 def _environment() -> "Environment":
-    """Keep the compiled templates: indexes are written before and after every stage."""
+    """Return Jinja's environment. Its compiled templates serve every index, before and after each
+    stage.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

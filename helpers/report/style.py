@@ -60,13 +60,13 @@ def marker(
 
 def legend_handles(rows: "DataFrame", points: "DataFrame") -> "list[Artist]":
     """Return the legend's entries for the experiments of `points`."""
-    found = styles(rows)
-    return [marker(name, *found[name]) for name in points["experiment"].unique()]
+    looks = styles(rows)
+    return [marker(name, *looks[name]) for name in points["experiment"].unique()]
 
 
 def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> None:
     """Put the legend below the axes; it also explains bars, hollow markers and missing rows."""
-    if any(hasattr(each, "has_yerr") for axes in figure.axes for each in axes.containers):
+    if any(hasattr(container, "has_yerr") for axes in figure.axes for container in axes.containers):
         entries = [*entries, marker("95% CI", GREY, "|", size=12)]
     lost = rows["throughput"].isna()
     if (~stable(rows) & ~lost).any():

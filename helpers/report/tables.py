@@ -19,45 +19,47 @@ if TYPE_CHECKING:
 GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
 
 
-def configurations(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
+def configurations(config: ReportConfig, results: Results) -> list[dict[str, Value]]:
     """Return a row for each experiment: how it was made and served, and what was not done."""
     fields = ["variant", "dataset", "max_seq_length", "crop_size", "export_format", "format"]
     fields += ["precision", "accelerator", "max_batch_size", "preferred_batch_sizes"]
     rows: list[dict[str, Value]] = []
     for name in config.experiments:
-        own = found[name]
-        reached = own.get("perf_offline") or own.get("deploy")
+        by_stage = results[name]
+        reached = by_stage.get("perf_offline") or by_stage.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
         missing = defaultdict(list)  # a state and its reason -> the stages that share it
-        for result in in_order(own):
+        for result in in_order(by_stage):
             if result.state != "done":
                 missing[f"{result.state}: {result.reason}"].append(result.stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
-        converted = own["convert"].artifact if "convert" in own else None
+        converted = by_stage["convert"].artifact if "convert" in by_stage else None
         row: dict[str, Value] = {field: settings.get(field) for field in fields}
         if settings.get("lookup"):
             row |= {field: settings.get(field) or None for field in OF_LOOKUPS}
         row["size_mb"] = converted.size_mb if converted else None
-        row["server_peak_memory_mb"] = _peak_memory_mb(own)
-        row["not done"] = not_done if own else "nothing has run yet"
+        row["server_peak_memory_mb"] = _peak_memory_mb(by_stage)
+        row["not done"] = not_done if by_stage else "nothing has run yet"
         rows.append({"experiment": name, **row})
     names = dict.fromkeys(name for row in rows for name in row)
-    said = [name for name in names if any(row.get(name) not in (None, "", "none") for row in rows)]
-    return [{name: row.get(name) for name in said} for row in rows]
+    columns = [
+        name for name in names if any(row.get(name) not in (None, "", "none") for row in rows)
+    ]
+    return [{name: row.get(name) for name in columns} for row in rows]
 
 
-def _peak_memory_mb(own: Mapping[str, Result]) -> float | None:
+def _peak_memory_mb(by_stage: Mapping[str, Result]) -> float | None:
     """Return the largest peak memory of an experiment's server; None if no row has one."""
-    measurements = [each.measurement for each in own.values()]
-    peaks = [row.server_peak_memory_mb for each in measurements if each for row in each.rows]
+    measured = [result.measurement for result in by_stage.values() if result.measurement]
+    peaks = [row.server_peak_memory_mb for measurement in measured for row in measurement.rows]
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def parity(found: Results) -> list[dict[str, Value]]:
+def parity(results: Results) -> list[dict[str, Value]]:
     """Return a row for each output of each check: differences in standard deviations of the
     reference. Equal checks of an experiment share a row, and experiments whose rows are equal.
     """
-    rows = [{"experiment": name, **row} for name, check in checks(found) for row in check.rows()]
+    rows = [{"experiment": name, **row} for name, check in checks(results) for row in check.rows()]
     return _folded(_folded(rows, "check"), "experiment")
 
 
@@ -72,22 +74,22 @@ def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, 
     return [row | {column: ", ".join(names[same])} for same, row in first.items()]
 
 
-def checks(found: Results) -> list[tuple[str, ParityCheck]]:
+def checks(results: Results) -> list[tuple[str, ParityCheck]]:
     """Return every check that ran with its experiment, in the order of the stages."""
     return [
         (name, check)
-        for name, own in found.items()
-        for result in in_order(own)
+        for name, by_stage in results.items()
+        for result in in_order(by_stage)
         for check in result.checks
     ]
 
 
-def in_order(own: Mapping[str, Result]) -> list[Result]:
+def in_order(by_stage: Mapping[str, Result]) -> list[Result]:
     """Return the results of an experiment in the order of its stages."""
-    return [own[stage] for stage in STAGE if stage in own]
+    return [by_stage[stage] for stage in STAGE if stage in by_stage]
 
 
-def metrics(found: Results) -> list[dict[str, Value]]:
+def metrics(results: Results) -> list[dict[str, Value]]:
     """Return a row for each metric of each experiment: as served, and of the reference. Experiments
     whose rows are equal share one.
     """
@@ -98,30 +100,32 @@ def metrics(found: Results) -> list[dict[str, Value]]:
             "metric": pretty(score.metric),
             "result": "failed" if score.failure else "passed",
         }
-        for name, result in stages(found, "deploy")
+        for name, result in stages(results, "deploy")
         for score in result.scores
     ]
     return _folded(rows, "experiment")
 
 
-def load_generators(config: ReportConfig, found: Results) -> list[dict[str, Value]]:
+def load_generators(config: ReportConfig, results: Results) -> list[dict[str, Value]]:
     """Return a row for each number that two load generators measured, or the command for it."""
     rows: list[dict[str, Value]] = []
-    for name, own in found.items():
-        path, deploy = results_folder(config) / name / "crosscheck.json", own.get("deploy")
-        facts = json.loads(path.read_text()) if path.exists() else {}
-        current = deploy and deploy.artifact and deploy.artifact.sha256 == facts.get("deployed")
+    for name, by_stage in results.items():
+        path, deploy = results_folder(config) / name / "crosscheck.json", by_stage.get("deploy")
+        crosscheck = json.loads(path.read_text()) if path.exists() else {}
+        current = (
+            deploy and deploy.artifact and deploy.artifact.sha256 == crosscheck.get("deployed")
+        )
         every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
         none = {"quality": "not measured", "reason": f"run {every} --experiment {name}"}
-        for row in facts["rows"] if current else [none]:
+        for row in crosscheck["rows"] if current else [none]:
             shown = {"result" if key == "quality" else key: value for key, value in row.items()}
             rows.append({"experiment": name, **shown})
     return rows
 
 
-def provenance(found: Results) -> dict[str, Value]:
+def provenance(results: Results) -> dict[str, Value]:
     """Return the origin of the numbers; machine and source are those of the last stage."""
-    ran = {f"{name} {each.stage}": each for name, each in stages(found) if each.machine}
+    ran = {f"{name} {result.stage}": result for name, result in stages(results) if result.machine}
     if not ran:
         return {"provenance": "nothing has run yet"}
     last = max(ran.values(), key=lambda result: result.finished)
@@ -139,7 +143,7 @@ def provenance(found: Results) -> dict[str, Value]:
         **last.machine,
         "versions": versions,
         **(last.source.model_dump() if last.source else {}),
-        "measured": f"{min(each.finished for each in ran.values())} to {last.finished}",
+        "measured": f"{min(result.finished for result in ran.values())} to {last.finished}",
         **gpu_state(ran),
         "SHA-256 of exports": exports,
         "SHA-256 of inputs": inputs,
@@ -148,21 +152,21 @@ def provenance(found: Results) -> dict[str, Value]:
 
 def gpu_state(ran: Mapping[str, Result]) -> dict[str, Value]:
     """Return the GPU's state before, during and after what `ran` measured; empty on a CPU."""
-    kept = {
+    measured = {
         name: (result.finished, result.measurement.rows, result.measurement.gpu)
         for name, result in ran.items()
         if result.measurement and result.measurement.gpu
     }
-    if not kept:
+    if not measured:
         return {}
-    by_time = sorted(kept.values(), key=lambda each: each[0])
+    by_time = sorted(measured.values(), key=lambda entry: entry[0])
     load: dict[str, Value] = {}
     for column, form in GPU_LOAD.items():
         every = [getattr(row, column) for _, rows, _ in by_time for row in rows]
         if values := [value for value in every if value is not None]:
             load[pretty(column)] = f"{min(values):{form}} to {max(values):{form}}"
     changes: dict[str, Value] = {
-        name: "; ".join(state.changes) for name, (*_, state) in kept.items() if state.changes
+        name: "; ".join(state.changes) for name, (*_, state) in measured.items() if state.changes
     }
     return {
         "GPU before the first measurement": _pretty(by_time[0][2].start),
@@ -176,41 +180,43 @@ def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
     return {pretty(name): value for name, value in record.items()}
 
 
-def against_fp32(config: ReportConfig, found: Results, rows: "DataFrame") -> list[dict[str, Value]]:
-    """Return a row for each experiment of each workload: its metrics, its offline throughput
-    relative to the first experiment in fp32, its latency, memory and size. Batch sizes are the
+def against_fp32(
+    config: ReportConfig, results: Results, rows: "DataFrame"
+) -> list[dict[str, Value]]:
+    """Return a row for each experiment of each workload: its metrics, latency, memory and size, and
+    its offline throughput. That is relative to the first experiment in fp32. Batch sizes are the
     largest that most experiments of a workload have.
     """
     table: list[dict[str, Value]] = []
-    for _, one in analysis.workloads(rows):
-        offline = analysis.measured(one, "offline")
+    for _, workload in analysis.workloads(rows):
+        offline = analysis.measured(workload, "offline")
         shared = offline.groupby("batch_size")["experiment"].nunique()
         at_size = offline[offline["batch_size"] == shared[shared == shared.max()].index.max()]
         points = {str(row["experiment"]): row for _, row in at_size.iterrows()}
-        names = [name for name in config.experiments if name in set(one["experiment"])]
+        names = [name for name in config.experiments if name in set(workload["experiment"])]
         plain = [name for name in names if name in points and points[name]["precision"] == "FP32"]
         base = points[plain[0]] if plain else None
-        table += [_compared(name, found[name], points.get(name), base) for name in names]
+        table += [_compared(name, results[name], points.get(name), base) for name in names]
     columns = dict.fromkeys(name for row in table for name in row)
     return [{name: row.get(name) for name in columns} for row in table]
 
 
 def _compared(
     name: str,
-    own: Mapping[str, Result],
+    by_stage: Mapping[str, Result],
     point: "Series[float] | None",
     base: "Series[float] | None",
 ) -> dict[str, Value]:
-    deploy, convert = own.get("deploy"), own.get("convert")
+    deploy, convert = by_stage.get("deploy"), by_stage.get("convert")
     settings = deploy.fingerprint.config if deploy and deploy.fingerprint else {}
     row: dict[str, Value] = {"experiment": name}
-    row |= {each: settings.get(each) for each in ("format", "precision")}
-    row |= {each.metric: f"{each.served:.4f}" for each in (deploy.scores if deploy else ())}
+    row |= {field: settings.get(field) for field in ("format", "precision")}
+    row |= {score.metric: f"{score.served:.4f}" for score in (deploy.scores if deploy else ())}
     if point is not None:
         row |= {"batch_size": int(point["batch_size"]), "throughput": float(point["throughput"])}
         row["compared with fp32"] = _ratio(point, base)
         row["p50_latency_ms"] = float(point["p50_latency_ms"])
-        row |= {each: str(point[each]) for each in ("quality", "reason")}
+        row |= {field: str(point[field]) for field in ("quality", "reason")}
         row["server_peak_memory_mb"] = point["server_peak_memory_mb"]
     row["size_mb"] = convert.artifact.size_mb if convert and convert.artifact else None
     return row

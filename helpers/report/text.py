@@ -41,13 +41,13 @@ def _recommendation(answer: Answer) -> str:
     return f"**{head}Deploy {escaped(best.experiment)}**: {escaped(best.figures)}."
 
 
-def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown":
+def answer(config: ReportConfig, results: Results, rows: "DataFrame") -> "Markdown":
     """Return the answer: fastest, best within the budget, serving overhead, and accuracy."""
     from pandas import concat
 
     limit = analysis.budget(config)
     offline, online = (analysis.measured(rows, name) for name in ("offline", "online"))
-    rates = analysis.frame(config, found, open_loop=True)
+    rates = analysis.frame(config, results, open_loop=True)
     best, in_time = describe.fastest(rows), describe.fastest(online, limit)
     if config.latency_budget_ms is None:
         first = {"Fastest.": best, "No latency budget": "is set for this model."}
@@ -60,7 +60,7 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
         "Relative throughput.": describe.relative_throughput(offline),
         "Serving overhead.": describe.overhead(offline),
         "Run-to-run variation.": describe.machine_speed(rows),
-        "Accuracy.": accuracy(found),
+        "Accuracy.": accuracy(results),
         "Quality.": describe.qualities(concat([rows, rates])),
     }
     if config.checkpoint == "fitted":
@@ -71,20 +71,20 @@ def answer(config: ReportConfig, found: Results, rows: "DataFrame") -> "Markdown
     return markdown("\n\n".join(f"**{head}** {escaped(line)}" for head, line in lines.items()))
 
 
-def where_time_goes(found: Results) -> "Markdown":
+def where_time_goes(results: Results) -> "Markdown":
     """Return for each experiment where its time goes, as far as that is known."""
     return bullets(
-        reasons(found) or ["Nothing was profiled, so it is unknown where the time goes."]
+        reasons(results) or ["Nothing was profiled, so it is unknown where the time goes."]
     )
 
 
-def reasons(found: Results) -> list[str]:
+def reasons(results: Results) -> list[str]:
     """Return for each experiment where its time goes, and what keeps it from the roofline."""
     lines = []
-    for name, stages in found.items():
+    for name, stages in results.items():
         if "convert" in stages and (profile := stages["convert"].profile):
-            said = [profile.reason] if profile.reason else profile.findings
-            lines += [f"{name}: {' '.join(said)}"] if said else []
+            findings = [profile.reason] if profile.reason else profile.findings
+            lines += [f"{name}: {' '.join(findings)}"] if findings else []
         exported = stages["export"].artifact if "export" in stages else None
         if exported and isinstance(why := exported.facts.get("work"), str):
             lines.append(f"{name}: operations {why}")
@@ -114,18 +114,18 @@ def _surplus(result: Result | None) -> list[str]:
     ]
 
 
-def accuracy(found: Results) -> str:
+def accuracy(results: Results) -> str:
     """Return the served metrics, and the checks that failed."""
-    served = [*analysis.stages(found, "deploy")]
+    served = [*analysis.stages(results, "deploy")]
     parts = [
         f"{name}: "
-        + ", ".join(f"{pretty(each.metric)} {each.served:.4f}" for each in result.scores)
+        + ", ".join(f"{pretty(score.metric)} {score.served:.4f}" for score in result.scores)
         for name, result in served
         if result.scores
     ]
-    checks = tables.checks(found)
+    checks = tables.checks(results)
     failed = [f"{name} ({check.failure})" for name, check in checks if check.failure]
-    failed += [f"{name} ({each.reason})" for name, each in served if each.state == "failed"]
+    failed += [f"{name} ({result.reason})" for name, result in served if result.state == "failed"]
     passed = "All parity checks that ran passed." if checks else "No parity check has run."
     result = f"Failed: {'; '.join(dict.fromkeys(failed))}." if failed else passed
     return f"{'; '.join(parts) or 'Nothing was served'}. {result}"
@@ -133,8 +133,8 @@ def accuracy(found: Results) -> str:
 
 def accuracy_kept(stages: Mapping[str, Result]) -> str:
     """Return in a word or two whether every check and every metric of an experiment passed."""
-    checks = [each.failure for result in stages.values() for each in result.checks]
-    scores = [each.failure for result in stages.values() for each in result.scores]
+    checks = [check.failure for result in stages.values() for check in result.checks]
+    scores = [score.failure for result in stages.values() for score in result.scores]
     if any(checks + scores):
         return "not kept"
     return "kept" if scores else "not checked"

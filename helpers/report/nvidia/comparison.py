@@ -66,9 +66,9 @@ class Comparison:
         return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
-        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that ours are compared
-        with, or all of its tables if nothing of ours was measured. If the chosen GPU is not the
-        target's own, the fastest such table of each other GPU is added.
+        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that our rows are
+        compared with. Return all of its tables if we measured nothing. If the chosen GPU is not the
+        target's own, add the fastest such table of each other GPU.
         """
         served = {pair.published.served for pair in self.of(scenario)}
         rows = [
@@ -76,14 +76,14 @@ class Comparison:
             for row in self.published
             if row.scenario == scenario and (not served or row.served in served)
         ]
-        found = [row for row in rows if row.gpu == self.chosen]
+        selected = [row for row in rows if row.gpu == self.chosen]
         if served and not self.is_own:
             for gpu in gpus([row for row in rows if row.gpu != self.chosen]):
-                found += max(tables(row for row in rows if row.gpu == gpu), key=fastest)
-        return found
+                selected += max(tables(row for row in rows if row.gpu == gpu), key=fastest)
+        return selected
 
 
-def compare(config: ReportConfig, found: Results) -> Comparison:
+def compare(config: ReportConfig, results: Results) -> Comparison:
     """Compare the measured rows of a model, those of a repeated batch apart, with NVIDIA's nearest.
 
     Raises `DataError` if the published rows cannot be read.
@@ -92,19 +92,21 @@ def compare(config: ReportConfig, found: Results) -> Comparison:
     chosen = choose_gpu(rows, config.gpu, config.device)
     pairs = (
         pair(row, result.fingerprint.config, rows, chosen)
-        for stages in found.values()
+        for stages in results.values()
         for result in stages.values()
         if result.fingerprint and result.measurement
         for row in result.measurement.rows
         if not row.repeated
     )
-    kept = tuple(filter(None, pairs))
-    return Comparison(config.model, config.gpu, chosen, analysis.frame(config, found), rows, kept)
+    paired = tuple(filter(None, pairs))
+    return Comparison(
+        config.model, config.gpu, chosen, analysis.frame(config, results), rows, paired
+    )
 
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
     """Return NVIDIA's GPU to compare with: the target's own if NVIDIA published it, otherwise the
-    slowest for a CPU and the fastest for another GPU; "" if nothing is published.
+    slowest for a CPU and the fastest for another GPU. Return "" if nothing is published.
     """
     names = gpus(rows) or [""]
     if gpu in names:
@@ -125,7 +127,7 @@ def pair(
 
 def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow | None:
     """Return the nearest published row. Its table has the same format, then precision, then
-    accelerator, or is the fastest; in it the batch size is nearest, then the number of clients.
+    accelerator, or is the fastest. In it the batch size is nearest, then the number of clients.
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
@@ -136,9 +138,9 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
         batches, clients = row.batch_size / ours.batch_size, row.concurrency / ours.concurrency
         return abs(log2(batches)), abs(log2(clients))
 
-    place, datasets = (gpu, ours.scenario), ("", ours.variant)
-    found = [row for row in rows if (row.gpu, row.scenario) == place and row.dataset in datasets]
-    return min(min(tables(found), key=to_table, default=()), key=to_row, default=None)
+    key, datasets = (gpu, ours.scenario), ("", ours.variant)
+    candidates = [row for row in rows if (row.gpu, row.scenario) == key and row.dataset in datasets]
+    return min(min(tables(candidates), key=to_table, default=()), key=to_row, default=None)
 
 
 def _served(ours: Row) -> tuple[str, str, str]:
@@ -149,10 +151,12 @@ def _served(ours: Row) -> tuple[str, str, str]:
 
 def common(pairs: Iterable[Pair]) -> list[str]:
     """Return the reasons that all of some pairs share, in order."""
-    found = [pair.reasons for pair in pairs]
-    return [text for text in found[0] if all(text in each for each in found)] if found else []
+    lists = [pair.reasons for pair in pairs]
+    return [text for text in lists[0] if all(text in other for other in lists)] if lists else []
 
 
 def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Group pairs by our experiment; its pairs follow each other."""
-    return {name: list(own) for name, own in groupby(pairs, lambda pair: pair.measured.experiment)}
+    return {
+        name: list(group) for name, group in groupby(pairs, lambda pair: pair.measured.experiment)
+    }

@@ -91,18 +91,18 @@ def _fidelity(table: Sequence[PublishedRow], read: Callable[[str], Parameters | 
     try:
         parameters = read(row.gpu)
         configs = reproducing_experiments(row, parameters) if parameters else []
-        own = _joined(experiment_settings(config) for config in configs)
+        ours = _joined(experiment_settings(config) for config in configs)
     except DeploymentError as error:  # somebody's parameter file
         return Fidelity(row, fault=str(error))
     if not configs:
         return Fidelity(row, fault=f"no parameter file for {row.gpu} repeats it in a container")
-    other = _joined(published_settings(each) for each in table)
+    other = _joined(published_settings(row) for row in table)
     if other["TF32"] == [NO_TF32]:  # and ours has the same precision on the same GPU
-        own["TF32"] = [NO_TF32]
-    notes = {name: note for each in table for name, note in each.setup.notes.items()}
-    lines = [_line(name, other.get(name, []), own[name], notes.get(name, "")) for name in own]
+        ours["TF32"] = [NO_TF32]
+    notes = {name: note for row in table for name, note in row.setup.notes.items()}
+    lines = [_line(name, other.get(name, []), ours[name], notes.get(name, "")) for name in ours]
     shown = tuple(line for line in lines if line.theirs or line.ours)
-    return Fidelity(row, configs[0].target, tuple(each.experiment for each in configs), shown)
+    return Fidelity(row, configs[0].target, tuple(config.experiment for config in configs), shown)
 
 
 def reproducing_experiments(row: PublishedRow, parameters: Parameters) -> list[LoadConfig]:
@@ -121,18 +121,18 @@ def reproducing_experiments(row: PublishedRow, parameters: Parameters) -> list[L
 
 def _joined(settings: Iterable[Settings]) -> Settings:
     """Join the settings of several rows or experiments, each value once."""
-    found: dict[str, dict[Value, None]] = {}
-    for each in settings:
-        for name, values in each.items():
-            found.setdefault(name, {}).update(dict.fromkeys(values))
-    return {name: [*values] for name, values in found.items()}
+    merged: dict[str, dict[Value, None]] = {}
+    for source in settings:
+        for name, values in source.items():
+            merged.setdefault(name, {}).update(dict.fromkeys(values))
+    return {name: [*values] for name, values in merged.items()}
 
 
 def _line(name: str, theirs: list[Value], ours: list[Value], note: str) -> Line:
     same = {*theirs} == {*ours}
     if name in LISTS and not same:
-        both = {*theirs} & {*ours}
-        theirs, ours = ([value for value in one if value not in both] for one in (theirs, ours))
+        shared = {*theirs} & {*ours}
+        theirs, ours = ([value for value in one if value not in shared] for one in (theirs, ours))
     comparison = "same" if same else "differs" if theirs or name in LISTS else "unknown"
     notes = [note, NOTES.get(name, "") if comparison == "differs" else ""]
     return Line(name, theirs, ours, comparison, "; ".join(filter(None, notes)))
@@ -151,8 +151,8 @@ def _rows(config: LoadConfig) -> str:
         return f"all rows in memory{f', in {config.table_precision}' * small}"
     (model,) = stores.compose(config.hps, stores.ONE_TABLE).models
     share = model.gpucacheper
-    place = "GPU cache" if config.device == "gpu" else "cache"
-    return f"hierarchical parameter server with a {place} of {100 * share:g}% of the rows"
+    kind = "GPU cache" if config.device == "gpu" else "cache"
+    return f"hierarchical parameter server with a {kind} of {100 * share:g}% of the rows"
 
 
 def experiment_settings(config: LoadConfig) -> Settings:
@@ -165,13 +165,13 @@ def experiment_settings(config: LoadConfig) -> Settings:
     *lookups, graph = ensemble.components(config, config.format)
     scenario = config.stage.removeprefix("perf_")
     message = repository.model_config(config, scenario, graph, batched=True)
-    before = [repository.model_config(config, scenario, each, batched=False) for each in lookups]
+    before = [repository.model_config(config, scenario, part, batched=False) for part in lookups]
     batcher = message.dynamic_batching
     preferred = ", ".join(f"{size:,}" for size in batcher.preferred_batch_size)
     batching = f"prefers {preferred}, waits {batcher.max_queue_delay_microseconds} us at most"
-    warmed = ", ".join(f"{each.batch_size:,}" for each in message.model_warmup)
+    warmed = ", ".join(f"{warmup.batch_size:,}" for warmup in message.model_warmup)
     options = docker.options(config)
-    environment = [each.removeprefix("--env=") for each in options if each.startswith("--env=")]
+    environment = [flag.removeprefix("--env=") for flag in options if flag.startswith("--env=")]
     flags = docker.command_line(releases.number(config.server.release))[1:]
     point = analyzer.LoadPoint(config.model, Path(), [], shared_memory=memory)
     program, *line = analyzer.arguments(point, "", Path())
@@ -196,7 +196,7 @@ def experiment_settings(config: LoadConfig) -> Settings:
         "instances": [sum(group.count for group in message.instance_group)],
         "largest batch": [message.max_batch_size or config.max_batch_size],  # 0 where it is flat
         "dynamic batching": [batching if message.HasField("dynamic_batching") else "none"],
-        "embedding lookup": [f"{each.backend} backend, {_rows(config)}" for each in before],
+        "embedding lookup": [f"{lookup.backend} backend, {_rows(config)}" for lookup in before],
         "network": [HOST if "--network=host" in options else BRIDGE],
         "/dev/shm": [HOST if "--ipc=host" in options else "the container's own"],
         "server flags": [flag for flag in flags if not flag.startswith("--model-repository=")],

@@ -54,8 +54,8 @@ def write_pages(outputs: Path) -> None:
     """
     rows = digest([package_files(), [file_digest(path) for path in sorted(FOLDER.iterdir())]])
     params = sorted((ROOT / "params").glob("*.yaml"))
-    both = digest([rows, [file_digest(path) for path in params]])
-    for name, made_from, content in ((PUBLISHED, rows, _published), (FIDELITY, both, _fidelity)):
+    inputs = digest([rows, [file_digest(path) for path in params]])
+    for name, made_from, content in ((PUBLISHED, rows, _published), (FIDELITY, inputs, _fidelity)):
         page, data = outputs / name, (outputs / name).with_suffix(".csv")
         if data.exists() and page.exists() and made_from in page.read_text(errors="replace"):
             continue
@@ -101,34 +101,34 @@ def _fidelity() -> Content:
 
     from helpers.report.nvidia.fidelity import LISTS, fidelities  # slow to import
 
-    found = fidelities()
+    tables = fidelities()
     rows = [
-        dict(zip(("model", "gpu", "scenario", "dataset", "served"), each.row.table, strict=True))
-        | {"experiments": " ".join(each.experiments), "setting": line.name}
+        dict(zip(("model", "gpu", "scenario", "dataset", "served"), table.row.table, strict=True))
+        | {"experiments": " ".join(table.experiments), "setting": line.name}
         | {"nvidia": "; ".join(map(str, line.theirs)), "ours": "; ".join(map(str, line.ours))}
         | {"comparison": line.comparison, "note": line.note}
-        for each in found
-        for line in each.lines
+        for table in tables
+        for line in table.lines
     ]
     return DataFrame(rows), {
-        "models": [(name, list(_scenarios(name, found))) for name in sources()],
-        "tables": len(found),
-        "everywhere": everywhere([each for each in found if not each.fault]),
+        "models": [(name, list(_scenarios(name, tables))) for name in sources()],
+        "tables": len(tables),
+        "everywhere": everywhere([table for table in tables if not table.fault]),
         "lists": LISTS,
         "short": _short,
     }
 
 
-def everywhere(found: "list[Fidelity]") -> list[str]:
+def everywhere(tables: "list[Fidelity]") -> list[str]:
     """Return the settings that differ in every table."""
-    names = [[line.name for line in each.of("differs")] for each in found]
-    return [name for name in names[0] if all(name in each for each in names)] if names else []
+    names = [[line.name for line in table.of("differs")] for table in tables]
+    return [name for name in names[0] if all(name in other for other in names)] if names else []
 
 
-def _scenarios(model: str, found: "list[Fidelity]") -> "Iterator[tuple[str, list[Fidelity]]]":
-    own = [each for each in found if each.row.model == model]
-    for scenario, tables in groupby(own, lambda each: each.row.scenario):
-        yield scenario, list(tables)
+def _scenarios(model: str, tables: "list[Fidelity]") -> "Iterator[tuple[str, list[Fidelity]]]":
+    of_model = [table for table in tables if table.row.model == model]
+    for scenario, group in groupby(of_model, lambda table: table.row.scenario):
+        yield scenario, list(group)
 
 
 def _short(values: list[str | int]) -> str:

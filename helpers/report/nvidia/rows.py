@@ -133,8 +133,8 @@ def read(path: Path) -> tuple[PublishedRow, ...]:
         return TypeAdapter(tuple[PublishedRow, ...]).validate_python(lines)
     except ValidationError as error:
         fault = error.errors()[0]
-        place, *columns = fault["loc"]
-        where = f"line {int(place) + 2}: {'.'.join(map(str, columns))}"
+        index, *columns = fault["loc"]
+        where = f"line {int(index) + 2}: {'.'.join(map(str, columns))}"
         raise DataError(f"{file_name}: {where}: {fault['msg']}") from None
 
 

@@ -48,10 +48,10 @@ def summary(comparison: Comparison) -> "Markdown":
             experiments=[
                 (
                     name,
-                    dict.fromkeys(pair.published.served for pair in own),
-                    [reason for reason in common(own) if reason not in shared],
+                    dict.fromkeys(pair.published.served for pair in pairs),
+                    [reason for reason in common(pairs) if reason not in shared],
                 )
-                for name, own in by_experiment(comparison.pairs).items()
+                for name, pairs in by_experiment(comparison.pairs).items()
             ],
             absent=[name for name in SCENARIOS if name not in comparison.scenarios],
         )
@@ -67,7 +67,7 @@ def as_table(comparison: Comparison) -> Table:
         rows = [row for row in comparison.published if row.gpu == chosen]
         return table(_published_rows(rows), f"NVIDIA's rows: {chosen or 'none'}")
     experiments = by_experiment(pairs).values()
-    lines = [_line(pair, common(own)) for own in experiments for pair in own]
+    lines = [_line(pair, common(group)) for group in experiments for pair in group]
     caption = f"Ours ({comparison.gpu}) compared with NVIDIA's ({chosen})"
     shown = table(lines, caption, {"ratio": ".3g"})
     if comparison.is_own:
@@ -75,10 +75,10 @@ def as_table(comparison: Comparison) -> Table:
     return Table(f"<details><summary>{escape(caption)}</summary>{shown.html}</details>", caption)
 
 
-def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
-    """Return a pair as a table row; below its quality are the reasons that are not `known`."""
+def _line(pair: Pair, shared: list[str]) -> dict[str, Value]:
+    """Return a pair as a table row; below its quality are the reasons that are not `shared`."""
     ours, theirs = pair.measured, pair.published
-    known = [*known, f"our measurement is {ours.quality}"]
+    shared = [*shared, f"our measurement is {ours.quality}"]
     return {
         "experiment": ours.experiment,
         "scenario": ours.scenario,
@@ -91,7 +91,7 @@ def _line(pair: Pair, known: list[str]) -> dict[str, Value]:
         "our p99 (ms)": ours.p99_latency_ms,
         "NVIDIA's p99 (ms)": theirs.p99_latency_ms,
         "quality": ours.quality,
-        "reason": "; ".join(reason for reason in pair.reasons if reason not in known),
+        "reason": "; ".join(reason for reason in pair.reasons if reason not in shared),
     }
 
 
@@ -146,7 +146,7 @@ def describe(comparison: Comparison, scenario: str) -> str:
     if not drawn:
         return f"NVIDIA published no {scenario} rows of {comparison.model} for {comparison.chosen}."
     ratios = sorted(pair.ratio for pair in pairs)
-    low, high = (f"{ratios[place]:.3g}" if ratios else "" for place in (0, -1))
+    low, high = (f"{ratios[index]:.3g}" if ratios else "" for index in (0, -1))
     measured = [pair.measured for pair in pairs]
     return say(
         "published",

@@ -13,7 +13,7 @@ from helpers.results import Row
 
 Value = str | int
 Settings = dict[str, list[Value]]  # none where it does not apply
-PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` asks for it
+PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` sets it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
 PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 CAPTURED = {True: "captured", False: "not captured"}
@@ -29,29 +29,29 @@ NOTES = {
 
 def published_settings(row: PublishedRow) -> Settings:
     """Return NVIDIA's settings of a row."""
-    said = row.setup
+    setup = row.setup
     model_format, precision, accelerator = served_as(row)
     settings = {
         "GPU": row.gpu,
-        "variant of the network": said.variant or [],
-        "Triton release": said.release,
-        "protocol": said.protocol,
-        "tensors": SENT[said.shared_memory if row.scenario == "offline" else "none"],
+        "variant of the network": setup.variant or [],
+        "Triton release": setup.release,
+        "protocol": setup.protocol,
+        "tensors": SENT[setup.shared_memory if row.scenario == "offline" else "none"],
         "backend": _backend(row),
         "format": model_format,
         "precision": precision,
-        "TF32": TF32[True] if said.tf32 else NO_TF32,
+        "TF32": TF32[True] if setup.tf32 else NO_TF32,
         "accelerator": accelerator or "none",
-        "CUDA graphs": CAPTURED[said.cuda_graph],
-        "instances": said.instances or row.instances,
+        "CUDA graphs": CAPTURED[setup.cuda_graph],
+        "instances": setup.instances or row.instances,
         "largest batch": row.max_batch_size,
         "batch size": row.batch_size,
         "clients": row.concurrency,
-        "samples sent": said.inputs,
+        "samples sent": setup.inputs,
         "image size (pixels)": PIXELS,
         "sequence length": TOKENS,
         "precision of embedding tables": "fp32",
-        **said.settings,
+        **setup.settings,
     }
     return {name: [*v] if isinstance(v, list) else [v] for name, v in settings.items()}
 
@@ -63,8 +63,8 @@ def _backend(row: PublishedRow) -> str:
 def measured_settings(
     row: Row, config: Mapping[str, Field], published: PublishedRow
 ) -> dict[str, Field]:
-    """Return our settings of a row that was measured with `config`, by NVIDIA's names and, where
-    only a part of a setting matters, with the words of the published row.
+    """Return our settings of a row that was measured with `config`, by NVIDIA's names. Where only a
+    part of a setting matters, use the wording of the published row.
     """
     server = Server.model_validate(config.get("server") or {})
     # There is one release of the embedded server.

@@ -49,8 +49,8 @@ def setup_of(row: "PublishedRow") -> Setup:
     return Setup.model_validate(merged)
 
 
-def _fits(value: Value, wanted: Value) -> bool:
-    return value in wanted if isinstance(wanted, list) else value == wanted
+def _fits(value: Value, expected: Value) -> bool:
+    return value in expected if isinstance(expected, list) else value == expected
 
 
 @cache
