@@ -333,8 +333,8 @@ class Model(ABC):
     @property
     def raw(self) -> Raw | None:
         """How the model's public raw files are prepared, if it has any."""
-        found: Raw | None = self.module("raw")
-        return found
+        module: Raw | None = self.module("raw")
+        return module
 
     @property
     def raw_parts(self) -> RawParts | None:
@@ -386,8 +386,8 @@ def raw(name: str) -> Raw | None:
 
 def ensemble(name: str, lookup: str = "") -> Ensemble | None:
     """Return how the model `name` is composed, if it is more than one graph."""
-    known = get(name).ensembles
-    return known.get(lookup) or next(iter(known.values()), None)
+    ensembles = get(name).ensembles
+    return ensembles.get(lookup) or next(iter(ensembles.values()), None)
 
 
 def lookups(name: str) -> tuple[str, ...]:
@@ -403,27 +403,27 @@ def recipe(name: str, modules: tuple[str, ...] = GENERATING) -> list[Path]:
     package = Path(getfile(type(get(name)))).parent
     left = [path for module in modules if (path := package / module).is_file()]
     left = left or [Path(__file__).with_name(name) / "__init__.py"]
-    found = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
+    files = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
     while left:
-        found.add(path := left.pop())
-        left += _imported(path) - found
-    return sorted(found)
+        files.add(path := left.pop())
+        left += _imported(path) - files
+    return sorted(files)
 
 
 def _imported(path: Path) -> set[Path]:
     """Find the files of this folder, but for this one, that a file imports by `from`."""
-    found = set()
+    imported = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{__name__}."):
             module = Path(__file__).parent.joinpath(*str(node.module).split(".")[2:])
             for name in (module / alias.name for alias in node.names):
                 files = (name.with_suffix(".py"), name / "__init__.py", module.with_suffix(".py"))
-                found.add(next(filter(Path.is_file, files), module / "__init__.py"))
-    return found - {Path(__file__)}
+                imported.add(next(filter(Path.is_file, files), module / "__init__.py"))
+    return imported - {Path(__file__)}
 
 
 def sources(name: str) -> list[Path]:
     """List every file that decides what the model `name` computes: all of its packages."""
     here, files = Path(__file__).parent, recipe(name)
     packages = {here / name, *(path.parent for path in files)} - {here}
-    return sorted({*files, *(path for each in packages for path in each.glob("*.py"))})
+    return sorted({*files, *(path for package in packages for path in package.glob("*.py"))})

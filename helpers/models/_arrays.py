@@ -38,9 +38,9 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def answers(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
+def answers(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
     """Return the outputs of `batch`, which are the samples at `places` of a set."""
-    return given(batch) if callable(given) else take(given, places)
+    return infer(batch) if callable(infer) else take(infer, places)
 
 
 def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

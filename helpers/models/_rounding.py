@@ -33,10 +33,10 @@ def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
     Of 16 or 8 bits are only weights and results, so each sum has two roundings: it is accumulated
     in more.
     """
-    found = {}
+    tolerances = {}
     for precision, u in UNIT_ROUNDOFF.items():
         n = sum(sums) if precision == "fp32" else 2 * len(sums)
         root, rest = sqrt(n), n * u * u / (1 - u)
         largest = LARGEST_INT8 if precision == "int8" else LARGEST
-        found[precision] = expm1(largest * root * u + rest), expm1(MEAN * root * u + rest)
-    return found
+        tolerances[precision] = expm1(largest * root * u + rest), expm1(MEAN * root * u + rest)
+    return tolerances

@@ -7,10 +7,10 @@ from typing import SupportsFloat, TypeVar
 from helpers.errors import DataError
 
 REPORT_EVERY = 20  # steps
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-def lookup_size(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
+def lookup_size(name: str, sets: Mapping[str, Value], otherwise: str) -> Value:
     """Look up the size of the generated set `name`; raise DataError naming all sets if it is none,
     and what else can be given (`otherwise`).
     """
@@ -19,11 +19,11 @@ def lookup_size(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
     return sets[name]
 
 
-def lookup_recipe(name: str, recipes: Mapping[str, Found]) -> Found:
+def lookup_recipe(name: str, recipes: Mapping[str, Value]) -> Value:
     """Look up how a checkpoint is fitted to the set `name`; raise DataError if there is no way."""
     if name not in recipes:
-        known = ", ".join(recipes)
-        raise DataError(f"No checkpoint can be fitted to '{name}'. Use one of {known}.")
+        names = ", ".join(recipes)
+        raise DataError(f"No checkpoint can be fitted to '{name}'. Use one of {names}.")
     return recipes[name]
 
 

@@ -67,9 +67,9 @@ def load(model: str, variant: str, path: Path) -> "Model":
     for file in sorted((path / "dense").iterdir()):
         if not _DENSE_FILES.fullmatch(file.name):
             raise CheckpointError(f"{file} is not part of a checkpoint of {model}")
-    made = network.network(model)
-    checkpoint.load(path / "dense/dense", model, _weights(made))
-    return made
+    dense = network.network(model)
+    checkpoint.load(path / "dense/dense", model, _weights(dense))
+    return dense
 
 
 def tables(model: str, variant: str, path: Path) -> list[Table]:
@@ -80,14 +80,14 @@ def tables(model: str, variant: str, path: Path) -> list[Table]:
     network.
     """
     expected = {
-        f"feature_{place}.npy": f"<f4 {[rows, DIMENSION]} by rows"
-        for place, rows in enumerate(_checked_rows(model, variant, path))
+        f"feature_{feature}.npy": f"<f4 {[rows, DIMENSION]} by rows"
+        for feature, rows in enumerate(_checked_rows(model, variant, path))
     }
     files = sorted(set((path / "sparse").iterdir()) - {path / "sparse/config.json"})
-    found = {file.name: _mapped(file) for file in files}
-    layouts = {name: _layout(table) for name, table in found.items()}
+    mapped = {file.name: _mapped(file) for file in files}
+    layouts = {name: _layout(table) for name, table in mapped.items()}
     check(path / "sparse", model, layouts, expected)
-    return [found[name] for name in expected]
+    return [mapped[name] for name in expected]
 
 
 def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
@@ -142,20 +142,20 @@ def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
     sizes = _sizes(rows)
     for file, expected in ((dense, ARCHITECTURE[model] | sizes), (sparse, sizes)):
         fields = _read(file)
-        for field, wanted in expected.items():
-            found = fields.get(field)
-            if wanted not in (found, SYNONYMS.get(str(found))):
-                text = _difference(field, found, wanted)
+        for field, required in expected.items():
+            actual = fields.get(field)
+            if required not in (actual, SYNONYMS.get(str(actual))):
+                text = _difference(field, actual, required)
                 raise CheckpointError(f"{file} is not {model}'s: {text}")
     return rows
 
 
-def _difference(field: str, found: object, wanted: object) -> str:
+def _difference(field: str, actual: object, required: object) -> str:
     """Describe how a field differs; of a list of the right length, its first place that does."""
-    if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
-        place = next(n for n, value in enumerate(wanted) if found[n] != value)
-        field, found, wanted = f"{field}[{place}]", found[place], wanted[place]
-    return f"{field} is {json.dumps(found)[:80]} and should be {json.dumps(wanted)[:80]}"
+    if isinstance(required, list) and isinstance(actual, list) and len(actual) == len(required):
+        index = next(n for n, value in enumerate(required) if actual[n] != value)
+        field, actual, required = f"{field}[{index}]", actual[index], required[index]
+    return f"{field} is {json.dumps(actual)[:80]} and should be {json.dumps(required)[:80]}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def _pieces(tables: Iterable[checkpoints.Table]) -> Iterator[NDArray[np.float32]
     for table in tables:
         with Path(str(table.filename)).open("rb") as source:
             source.seek(table.offset)
-            while (found := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:
-                yield found.reshape(-1, DIMENSION)
+            while (chunk := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:
+                yield chunk.reshape(-1, DIMENSION)
 
 
 def configure(config: Config, path: Path) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ class Lookup:
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return [batch, tables x width] for ids [batch, tables] that have a row."""
-        found = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
-        return np.concatenate(found, axis=1)
+        vectors = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
+        return np.concatenate(vectors, axis=1)
 
 
 class JoinedLookup(Lookup):
@@ -88,19 +88,19 @@ class JoinedLookup(Lookup):
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         samples, features, width = *ids.shape, self._table.shape[1]
-        found, rows = np.empty((samples, features, width), dtype=np.float32), ids + self._first
+        vectors, rows = np.empty((samples, features, width), dtype=np.float32), ids + self._first
         if self._table.dtype == np.float32:
             # every id is inside: "clip" only saves the copy that numpy's own check of them needs
-            np.take(self._table, rows, axis=0, out=found, mode="clip")
-            return found.reshape(samples, features * width)
+            np.take(self._table, rows, axis=0, out=vectors, mode="clip")
+            return vectors.reshape(samples, features * width)
         for start in range(0, samples, PIECE):
-            piece, target = rows[start : start + PIECE], found[start : start + PIECE]
+            piece, target = rows[start : start + PIECE], vectors[start : start + PIECE]
             held = np.take(self._table, piece, axis=0, mode="clip")
             if self._scales is None:
                 target[:] = held
             else:
                 np.multiply(held, self._scales[piece][..., None], out=target)
-        return found.reshape(samples, features * width)
+        return vectors.reshape(samples, features * width)
 
 
 def load(path: Path, threads: int, device: str) -> Lookup:

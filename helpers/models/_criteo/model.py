@@ -63,5 +63,5 @@ class Recommender(Model):
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
-        found = checkpoints.load(config.model, config.variant, checkpoint)
-        return network.flat(found) if config.lookup == "hps" else found
+        dense = checkpoints.load(config.model, config.variant, checkpoint)
+        return network.flat(dense) if config.lookup == "hps" else dense

@@ -42,13 +42,13 @@ class TensorSpec:
 
     def sized(self, dimensions: dict[str, int]) -> Tensor:
         """Return the tensor with all its sizes; raise ParameterError if one is not known."""
-        shape = tuple(self._size(each, dimensions) for each in self.shape)
+        shape = tuple(self._size(size, dimensions) for size in self.shape)
         return Tensor(self.name, self.dtype, shape, self.meaning)
 
-    def _size(self, given: int | str, dimensions: dict[str, int]) -> int:
-        if isinstance(given, int):
-            return given
-        name, _, divisor = given.partition("/")
+    def _size(self, size: int | str, dimensions: dict[str, int]) -> int:
+        if isinstance(size, int):
+            return size
+        name, _, divisor = size.partition("/")
         if name not in dimensions:
             fault = f"{self.name} has the free dimension '{name}'"
             raise ParameterError(f"{fault}. Set its size: dimensions: {{{name}: ...}}")
@@ -115,17 +115,17 @@ class Own(Model):
     def dimensions(self) -> tuple[str, ...]:
         """Return the names of the free dimensions of the inputs."""
         sizes = (
-            size for each in self.description.inputs for size in each.shape if isinstance(size, str)
+            size for spec in self.description.inputs for size in spec.shape if isinstance(size, str)
         )
         return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Return the inputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.description.inputs)
+        return tuple(spec.sized(config.dimensions) for spec in self.description.inputs)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Return the outputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.description.outputs)
+        return tuple(spec.sized(config.dimensions) for spec in self.description.outputs)
 
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels, row by row."""
@@ -137,7 +137,7 @@ class Own(Model):
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models._own.data import write_drawn
 
-        below = {each.name: each.below for each in self.description.inputs}
+        below = {spec.name: spec.below for spec in self.description.inputs}
         write_drawn(folder, self.inputs(config), below)
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> "Samples":
@@ -150,7 +150,7 @@ class Own(Model):
             config.labels,
             self.score if self.METRICS else None,
             self.description.decision,
-            kept=0 if is_drawn else MIN_FOR_CALIBRATION,
+            min_samples=0 if is_drawn else MIN_FOR_CALIBRATION,
         )
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
@@ -173,8 +173,8 @@ class Own(Model):
         if self.BACKEND:
             raise CheckpointError(f"{self.TITLE} runs only in Triton")
         module = "graph" if self.description.source in ("onnx", "savedmodel") else "networks"
-        found: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
-        return found
+        source: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
+        return source
 
     def source(self, config: Config, checkpoint: Path) -> "Source | None":
         """Load the file as its reference, unless the package builds a network of its own."""
@@ -188,4 +188,4 @@ def sample_bytes(tensors: tuple[Tensor, ...]) -> int:
     """Count the bytes of a sample of some tensors."""
     from numpy import dtype
 
-    return sum(prod(each.shape) * dtype(each.dtype).itemsize for each in tensors)
+    return sum(prod(tensor.shape) * dtype(tensor.dtype).itemsize for tensor in tensors)

@@ -32,7 +32,7 @@ def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int
 def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:
     """Draw `count` samples of some tensors."""
     draw = np.random.default_rng(seed)
-    return {each.name: _drawn(draw, count, each, below.get(each.name, 2)) for each in tensors}
+    return {t.name: _drawn(draw, count, t, below.get(t.name, 2)) for t in tensors}
 
 
 def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> Array:
@@ -49,22 +49,22 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     input's, different numbers of rows, or a number that is not finite.
     """
     arrays = load(path)
-    names = [each.name for each in tensors]
+    names = [tensor.name for tensor in tensors]
     check_names(path, arrays, names)
-    for each in tensors:
-        array, place = arrays[each.name], f"{path}: the array '{each.name}'"
-        if array.ndim == 1 and each.shape == (1,):  # a number for each sample
-            array = arrays[each.name] = array[:, np.newaxis]
-        if array.dtype != each.dtype:
-            raise DataError(f"{place} is {array.dtype}, but the input takes {each.dtype}")
-        if array.shape[1:] != each.shape or not array.ndim:
-            wanted = " x ".join(map(str, ("rows", *each.shape)))
-            raise DataError(f"{place} is {spell(array.shape)}, but the input takes {wanted}")
+    for tensor in tensors:
+        array, where = arrays[tensor.name], f"{path}: the array '{tensor.name}'"
+        if array.ndim == 1 and tensor.shape == (1,):  # a number for each sample
+            array = arrays[tensor.name] = array[:, np.newaxis]
+        if array.dtype != tensor.dtype:
+            raise DataError(f"{where} is {array.dtype}, but the input takes {tensor.dtype}")
+        if array.shape[1:] != tensor.shape or not array.ndim:
+            expected = " x ".join(map(str, ("rows", *tensor.shape)))
+            raise DataError(f"{where} is {spell(array.shape)}, but the input takes {expected}")
         if not len(array):
-            raise DataError(f"{place} has no rows")
+            raise DataError(f"{where} has no rows")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise DataError(f"{place} has a number that is not finite in row {row}")
+            raise DataError(f"{where} has a number that is not finite in row {row}")
     rows = {name: len(arrays[name]) for name in names}
     if len(set(rows.values())) > 1:
         raise DataError(f"{path} has different numbers of rows: {rows}")
@@ -122,23 +122,23 @@ class Samples(Dataset):
         labels: str,
         score: Score | None,
         decision: Literal["class", "values"],
-        kept: int,
+        min_samples: int,
     ) -> None:
         self.everything = read(path, tensors)
         places = np.arange(len(next(iter(self.everything.values()))))
-        is_kept = (places % SHARE == SHARE - 1) & bool(kept and len(places) >= kept)
+        is_kept = (places % SHARE == SHARE - 1) & bool(min_samples and len(places) >= min_samples)
         self.training, self.places = places[is_kept], places[~is_kept]
         self.labels = read_labels(from_root(labels), len(places)) if labels else None
         self._score, self._decision = score, decision
 
     @property
     def facts(self) -> dict[str, str | int]:
-        found: dict[str, str | int] = {"samples": len(self)}
+        metadata: dict[str, str | int] = {"samples": len(self)}
         if len(self.training):
-            found["kept for calibration"] = len(self.training)
+            metadata["kept for calibration"] = len(self.training)
         if self.labels is not None:
-            found["labels"] = f"{len(np.unique(self.labels))} different ones"
-        return found
+            metadata["labels"] = f"{len(np.unique(self.labels))} different ones"
+        return metadata
 
     def __len__(self) -> int:
         return len(self.places)

@@ -23,6 +23,6 @@ def mixed_precision() -> torch.autocast:
     """Compute products in bf16 in the block, on a processor with instructions for that. On others
     PyTorch emulates them, a hundred times slower than fp32 where there is AVX2 alone.
     """
-    found = torch.cpu.get_capabilities()
-    has_bf16 = bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    has_bf16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=has_bf16)

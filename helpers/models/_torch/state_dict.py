@@ -103,10 +103,10 @@ def place(
     Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
     tensor that is missing, surplus or misshapen.
     """
-    own = network.state_dict()
+    state = network.state_dict()
     if optional:
-        tensors = {n: t for n, t in own.items() if n.endswith(optional)} | dict(tensors)
-    check(path, title, _shapes(tensors), _shapes(own))
+        tensors = {n: t for n, t in state.items() if n.endswith(optional)} | dict(tensors)
+    check(path, title, _shapes(tensors), _shapes(state))
     network.load_state_dict(tensors)
 
 

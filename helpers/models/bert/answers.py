@@ -33,8 +33,8 @@ def best_spans(
         siblings = list(group)
         shown = fullest(siblings)
         highest, best[question] = -np.inf, None
-        for place, window in enumerate(siblings):
-            score, span = _best_span(window, shown == place, *next(rows))
+        for index, window in enumerate(siblings):
+            score, span = _best_span(window, shown == index, *next(rows))
             if score > highest:
                 highest, best[question] = score, span
     return best
@@ -47,7 +47,7 @@ def _best_span(
 
     `startable` tells for each token of the paragraph whether an answer may start there.
     """
-    starts, ends = (np.argsort(-each, kind="stable")[:N_BEST] for each in (start, end))
+    starts, ends = (np.argsort(-logits, kind="stable")[:N_BEST] for logits in (start, end))
     usable = np.zeros(len(start), dtype=bool)
     inside = slice(window.offset, window.offset + window.length)
     usable[inside] = startable[window.start : window.start + window.length]

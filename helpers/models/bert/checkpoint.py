@@ -31,10 +31,10 @@ def load(path: Path, network: nn.Module, variant: str) -> None:
     for pattern, replacement in RENAMED.items():
         tensors = state_dict.rename(tensors, pattern, replacement, path)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in UNUSED}
-    words = tensors.get(WORDS)
+    embeddings = tensors.get(WORDS)
     rows, hidden = SIZES[variant].rows, SIZES[variant].hidden
-    if words is not None and tuple(words.shape) == (PUBLISHED_ROWS, hidden):
-        tensors[WORDS] = nn.functional.pad(words, (0, 0, 0, rows - PUBLISHED_ROWS))
+    if embeddings is not None and tuple(embeddings.shape) == (PUBLISHED_ROWS, hidden):
+        tensors[WORDS] = nn.functional.pad(embeddings, (0, 0, 0, rows - PUBLISHED_ROWS))
     _take_pooler(tensors, hidden, path)
     state_dict.place(tensors, network, path, f"BERT {variant}")
 
@@ -42,12 +42,12 @@ def load(path: Path, network: nn.Module, variant: str) -> None:
 def _take_pooler(tensors: dict[str, Tensor], hidden: int, path: Path) -> None:
     """Remove a whole pooler; raise CheckpointError for half of one or a misshapen one."""
     shapes = {"bert.pooler.dense.weight": [hidden, hidden], "bert.pooler.dense.bias": [hidden]}
-    found = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
+    actual = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
     for name, shape in shapes.items():
-        if found and name not in found:
+        if actual and name not in actual:
             raise CheckpointError(f"{path} has an incomplete pooler: {name} {shape} is missing")
-        if found and found[name] != shape:
-            raise CheckpointError(f"{path}: {name} is {found[name]} and should be {shape}")
+        if actual and actual[name] != shape:
+            raise CheckpointError(f"{path}: {name} is {actual[name]} and should be {shape}")
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

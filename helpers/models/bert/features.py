@@ -64,10 +64,10 @@ class WordPiece:
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
             Text(
-                np.array(each.ids, dtype=np.int32),
-                np.array(each.offsets, dtype=np.int32).reshape(-1, 2),
+                np.array(encoding.ids, dtype=np.int32),
+                np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2),
             )
-            for each in encoded
+            for encoding in encoded
         ]
 
     def tokens(self, text: Text) -> list[str]:
@@ -92,12 +92,12 @@ def windows(question: int, query: int, context: int, length: int) -> list[Window
     """Slide over a paragraph; `query`, `context` and the sequences' `length` count tokens."""
     offset = min(query, QUERY_TOKENS) + 2
     room = length - offset - 1
-    found, start = [], 0
+    parts, start = [], 0
     while True:
         size = min(room, context - start)
-        found.append(Window(question, start, size, offset))
+        parts.append(Window(question, start, size, offset))
         if start + size >= context:
-            return found
+            return parts
         start += min(size, STRIDE)
 
 
@@ -109,8 +109,8 @@ def fullest(windows: Sequence[Window]) -> Ints:
     """
     total = windows[-1].start + windows[-1].length
     scores = np.full((len(windows), total), -1.0)
-    for place, window in enumerate(windows):
+    for index, window in enumerate(windows):
         left = np.arange(window.length)
         score = np.minimum(left, left[::-1]) + 0.01 * window.length
-        scores[place, window.start : window.start + window.length] = score
+        scores[index, window.start : window.start + window.length] = score
     return np.asarray(scores.argmax(axis=0), dtype=np.int32)

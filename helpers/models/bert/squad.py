@@ -58,13 +58,13 @@ def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
         document = _Document.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "".join(f"[{e}]" if isinstance(e, int) else f".{e}" for e in first["loc"])
-        where = f"{place.removeprefix('.')}: " if place else ""
+        location = "".join(f"[{e}]" if isinstance(e, int) else f".{e}" for e in first["loc"])
+        where = f"{location.removeprefix('.')}: " if location else ""
         raise DataError(f"{path} is not in SQuAD's format: {where}{first['msg']}") from None
-    paragraphs = [each for article in document.data for each in article.paragraphs]
+    paragraphs = [paragraph for article in document.data for paragraph in article.paragraphs]
     questions = [
-        Question(entry.id, entry.question, place, tuple(answer.text for answer in entry.answers))
-        for place, paragraph in enumerate(paragraphs)
+        Question(entry.id, entry.question, index, tuple(answer.text for answer in entry.answers))
+        for index, paragraph in enumerate(paragraphs)
         for entry in paragraph.qas
     ]
     if not questions:
@@ -72,4 +72,4 @@ def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
     name, count = Counter(question.id for question in questions).most_common(1)[0]
     if count > 1:
         raise DataError(f"{path} is not in SQuAD's format: id '{name}' occurs twice")
-    return [each.context for each in paragraphs], questions
+    return [paragraph.context for paragraph in paragraphs], questions

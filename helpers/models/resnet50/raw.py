@@ -68,9 +68,9 @@ class _Hashed(FileIO):
         """Read to the end; raise DataError if the MD5 is not the published one."""
         while self.read(CHUNK):
             pass
-        found, expected = self._md5.hexdigest(), MD5[self._path.name]
-        if found != expected:
-            raise _damaged(self._path, f"has the MD5 {found} instead of {expected}")
+        actual, expected = self._md5.hexdigest(), MD5[self._path.name]
+        if actual != expected:
+            raise _damaged(self._path, f"has the MD5 {actual} instead of {expected}")
 
 
 def _write(
@@ -104,7 +104,7 @@ def _labels(devkit: Path) -> dict[str, int]:
     with _Hashed(devkit) as kit:
         kit.compare()  # and so its content is known
     with tarfile.open(devkit) as members:
-        files = {each.name: file.read() for each in members if (file := members.extractfile(each))}
+        files = {info.name: file.read() for info in members if (file := members.extractfile(info))}
     synsets = loadmat(BytesIO(files[SYNSETS]), squeeze_me=True)["synsets"]
     leaves = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
     ranks = {name: rank for rank, name in enumerate(sorted(leaves.values()))}

@@ -127,8 +127,8 @@ def _explained(config: Config, dataset: Windows, checkpoint: Path) -> list[NDArr
     (batch,) = dataset.batches(SAMPLES, SAMPLES)
     with torch.inference_mode():
         inputs = [torch.from_numpy(array) for array in batch.values()]
-        _, *found = MODEL.build(config, checkpoint).explain(*inputs)
-    return [each.mean(dim=(0, 1)).numpy() for each in found]
+        _, *tensors = MODEL.build(config, checkpoint).explain(*inputs)
+    return [tensor.mean(dim=(0, 1)).numpy() for tensor in tensors]
 
 
 def _label(axes: "Axes", title: str, quantity: str, ticks: range) -> None:

@@ -119,8 +119,8 @@ class VSN(nn.Module):  # type: ignore[misc, unused-ignore]
         """Turn [batch, ..., variables, 128] into [batch, ..., 128], and give the weights."""
         weights = torch.softmax(self.joint_grn(x.flatten(-2), context), dim=-1)
         selected = torch.zeros_like(x[..., 0, :])
-        for place, grn in enumerate(self.var_grns):
-            selected = selected + weights[..., place : place + 1] * grn(x[..., place, :])
+        for index, grn in enumerate(self.var_grns):
+            selected = selected + weights[..., index : index + 1] * grn(x[..., index, :])
         return selected, weights
 
 
@@ -224,5 +224,5 @@ class TemporalFusionTransformer(nn.Module):  # type: ignore[misc, unused-ignore]
     def explain(self, s_cat: Tensor, k_cont: Tensor, target: Tensor) -> Explanation:
         """Forecast as `forward` does, and say what the forecast rests on."""
         static, known, past = self.embedding(s_cat, k_cont, target)
-        found: Explanation = self.TFTpart2(known, past, self.static_encoder(static))
-        return found
+        explanation: Explanation = self.TFTpart2(known, past, self.static_encoder(static))
+        return explanation

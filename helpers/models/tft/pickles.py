@@ -24,10 +24,10 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if re.fullmatch(SKLEARN, f"{module}.{name}"):
             return Estimator
-        known = module.replace("numpy.core", "numpy._core")  # as NumPy 1 called it
-        if name not in NUMPY.get(known, ()):
+        current = module.replace("numpy.core", "numpy._core")  # as NumPy 1 called it
+        if name not in NUMPY.get(current, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return super().find_class(known, name)
+        return super().find_class(current, name)
 
 
 def read(path: Path) -> Any:

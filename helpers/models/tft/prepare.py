@@ -26,12 +26,12 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
     names = table[ID].cast(pl.String).unique().sort()
     table = table.with_columns(pl.col(ID).cast(pl.String).cast(pl.Enum(names))).sort(ID, TIME)
     splits = _split(table, variant, days)
-    kept = splits["train"][ID].unique().sort().cast(pl.String)
-    if len(kept) > variant.cardinality:
-        raise DataError(f"it has {len(kept)} series, but the network has {variant.cardinality}")
-    for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, kept)):
+    ids = splits["train"][ID].unique().sort().cast(pl.String)
+    if len(ids) > variant.cardinality:
+        raise DataError(f"it has {len(ids)} series, but the network has {variant.cardinality}")
+    for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, ids)):
         _store(folder / file, {column: preprocessing.LabelEncoder().fit(series.to_numpy())})
-    places = pl.col(ID).cast(pl.String).cast(pl.Enum(kept)).to_physical()
+    places = pl.col(ID).cast(pl.String).cast(pl.Enum(ids)).to_physical()
     for name, rows in splits.items():
         splits[name] = rows.with_columns(pl.col(ID).to_physical(), places.alias(CATEGORY))
     for file, columns in (("real_scalers", variant.known), ("tgt_scalers", (variant.target,))):

@@ -115,8 +115,8 @@ def _hourly_power(path: Path) -> "DataFrame":
         block = pl.read_csv(
             text, has_header=False, schema=schema, separator=";", decimal_comma=True
         )
-        if (place := block.select(lacking.arg_true().first()).item()) is not None:
-            raise ValueError(f"row {rows + 2 + place} lacks values")
+        if (row := block.select(lacking.arg_true().first()).item()) is not None:
+            raise ValueError(f"row {rows + 2 + row} lacks values")
         rows += len(block)
         progress.say(f"{rows:,} rows of quarters of an hour")
         block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
@@ -149,7 +149,7 @@ def _traffic(path: Path) -> "DataFrame":
         raise ValueError("a station occurs twice or a label is not 1 to 7")
     occupancy = _hourly_occupancy(path, np.split(order, [len(labels[0])]), len(stations))
     weekdays[order] = weekdays.copy()
-    hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
+    hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(code) for code in stations])
     hourly = hourly.fill_nan(None).fill_null(strategy="forward")
     clock = pl.Series(np.arange(count) % DAY, dtype=pl.Int8)
     weekday = pl.Series(np.repeat(weekdays, DAY), dtype=pl.Int8)
@@ -192,8 +192,8 @@ def _stacked(
     table = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
     table = table.slice(hours.start, len(hours))
     table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
-    kept = [*variant.known, variant.split_column]
-    table = table.unpivot(index=kept, variable_name=ID, value_name=variant.target)
+    index = [*variant.known, variant.split_column]
+    table = table.unpivot(index=index, variable_name=ID, value_name=variant.target)
     return table.drop_nulls()
 
 

@@ -25,15 +25,15 @@ LINEAR, DEEP = (f"model/{half}_model/layer_with_weights" for half in ("linear", 
 def variables(network: "Model") -> dict[str, "Variable"]:
     """Return each variable of the network under its name in a checkpoint."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
-    found: dict[str, Variable] = {}
+    named: dict[str, Variable] = {}
     for half, tables in ((LINEAR, wide.tables | {"numeric": wide.numeric}), (DEEP, columns.tables)):
-        found |= {f"{half}-0/{name}.Sembedding_weights": table for name, table in tables.items()}
-    found[f"{LINEAR}-0/bias"] = wide.bias
+        named |= {f"{half}-0/{name}.Sembedding_weights": table for name, table in tables.items()}
+    named[f"{LINEAR}-0/bias"] = wide.bias
     for layer in network.layers:
-        name, _, place = layer.name.partition("_")
+        name, _, number = layer.name.partition("_")
         if name == "dense":
-            found |= {f"{DEEP}-{place}/{weight.name}": weight for weight in layer.weights}
-    return found
+            named |= {f"{DEEP}-{number}/{weight.name}": weight for weight in layer.weights}
+    return named
 
 
 def load(path: Path, network: "Model") -> None:
@@ -64,7 +64,7 @@ def _prefix(path: Path) -> Path:
     indices = sorted(path.rglob("*.index"))
     if len(indices) == 1:
         return indices[0].with_suffix("")
-    found = "is not a TensorFlow checkpoint. Use its folder or its prefix."
+    fault = "is not a TensorFlow checkpoint. Use its folder or its prefix."
     if indices:
-        found = f"has {len(indices)} checkpoints. Use the prefix of one of them."
-    raise CheckpointError(f"{path} {found}")
+        fault = f"has {len(indices)} checkpoints. Use the prefix of one of them."
+    raise CheckpointError(f"{path} {fault}")

@@ -81,10 +81,10 @@ class Displays(Dataset):
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Return MAP@12 of all displays with a click; raise DataError for outputs not [rows, 1]."""
-        found = outputs[self.output]
-        if found.shape != (len(self), 1):
-            raise DataError(f"{self.output} is {list(found.shape)} and should be {[len(self), 1]}")
-        ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
+        scores = outputs[self.output]
+        if scores.shape != (len(self), 1):
+            raise DataError(f"{self.output} is {list(scores.shape)} and should be {[len(self), 1]}")
+        ranks = first_click_ranks(self.displays, self.clicked, scores[:, 0])
         return {"map12": mean_average_precision(ranks)}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:

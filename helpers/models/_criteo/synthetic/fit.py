@@ -55,7 +55,7 @@ class Tables(Lookup):
     def __init__(self, rows: tuple[int, ...], folder: Path) -> None:
         folder.mkdir(parents=True)
         rng = np.random.default_rng(SEED)
-        paths = [folder / f"feature_{place}.npy" for place in range(len(rows))]
+        paths = [folder / f"feature_{feature}.npy" for feature in range(len(rows))]
         super().__init__([_drawn(path, n, rng) for path, n in zip(paths, rows, strict=True)])
         self._squares = [np.zeros(count, dtype=np.float32) for count in rows]
 

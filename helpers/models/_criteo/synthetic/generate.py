@@ -48,8 +48,8 @@ def write(config: Config, folder: Path) -> None:
     if variant not in TABLES:
         raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
     tables = TABLES[variant]
-    for place, (part, count) in enumerate(counts.items()):
-        rng = np.random.default_rng([SEED, place, count])
+    for index, (part, count) in enumerate(counts.items()):
+        rng = np.random.default_rng([SEED, index, count])
         starts = range(0, count, CHUNK)
         batches = (draw(rng, min(CHUNK, count - start), tables) for start in starts)
         write_part(folder / part, tables, batches)
@@ -81,14 +81,14 @@ def power_law(rows: int, uniform: Floats) -> NDArray[np.int64]:
 
 def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
     """Return the planted logit of samples, [samples, 26] and [samples, 13]: no network beats it."""
-    own = [effect(place, categorical[:, place]) for place in range(CATEGORICAL)]
-    products = sum(own[first] * own[second] for first, second in PAIRS)
+    effects = [effect(feature, categorical[:, feature]) for feature in range(CATEGORICAL)]
+    products = sum(effects[first] * effects[second] for first, second in PAIRS)
     weights = effect(CATEGORICAL, np.arange(NUMERICAL))
     numbers = (numerical - np.log(np.exp(LEVELS) + 2)) @ weights
     return np.asarray(
         BIAS
         + OF_NUMBERS * numbers / NUMERICAL**0.5
-        + OF_IDS * sum(own) / CATEGORICAL**0.5
+        + OF_IDS * sum(effects) / CATEGORICAL**0.5
         + OF_PAIRS * products / len(PAIRS) ** 0.5
     )
 

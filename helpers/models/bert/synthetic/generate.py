@@ -81,16 +81,16 @@ def write(config: Config, folder: Path) -> None:
 
 def _write(path: Path, name: str, count: int, seed: int) -> None:
     paragraphs = []
-    for place in range(count):
-        rng = np.random.default_rng([seed, place])
-        context, asked = write_paragraph(rng, long=place % LONG_EVERY == LONG_EVERY // 2)
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        context, qas = write_paragraph(rng, long=index % LONG_EVERY == LONG_EVERY // 2)
         questions = [
             {
-                "id": f"{place:04d}-{number}",
-                "question": each.question,
-                "answers": [{"answer_start": each.start, "text": each.answer}],
+                "id": f"{index:04d}-{number}",
+                "question": qa.question,
+                "answers": [{"answer_start": qa.start, "text": qa.answer}],
             }
-            for number, each in enumerate(asked)
+            for number, qa in enumerate(qas)
         ]
         paragraphs.append({"context": context, "qas": questions})
     document = {"version": "1.1", "data": [{"title": name, "paragraphs": paragraphs}]}
@@ -99,18 +99,18 @@ def _write(path: Path, name: str, count: int, seed: int) -> None:
 
 def write_paragraph(rng: Generator, long: bool) -> tuple[str, list[Asked]]:
     """State every fact about one person among unrelated sentences, in any order."""
-    words = {kind: _pick(rng, each.split()) for kind, each in WORDS.items()}
+    words = {kind: _pick(rng, choices.split()) for kind, choices in WORDS.items()}
     fillers = int(rng.integers(*(LONG if long else SHORT)))
     sentences = [*FACTS, *((_pick(rng, FILLERS), "") for _ in range(fillers))]
-    context, asked = "", []
-    for place in rng.permutation(len(sentences)):
-        sentence, question = (each.format_map(words) for each in sentences[place])
+    context, qas = "", []
+    for index in rng.permutation(len(sentences)):
+        sentence, question = (template.format_map(words) for template in sentences[index])
         if question:
             before, answer, after = re.split(r"[\[\]]", sentence)
-            asked.append(Asked(question, answer, len(context) + len(before)))
+            qas.append(Asked(question, answer, len(context) + len(before)))
             sentence = before + answer + after
         context += f"{sentence} "
-    return context.rstrip(), asked
+    return context.rstrip(), qas
 
 
 def vocabulary() -> list[str]:
@@ -119,7 +119,7 @@ def vocabulary() -> list[str]:
     words = re.findall("[a-z]+", " ".join(texts).lower())
     pairs = [f"{number:02d}" for number in range(100)]  # of a year's digits
     pieces = [*string.ascii_lowercase, *string.digits, *pairs, *WORDS["ending"].split()]
-    tokens = [*SPECIAL, *string.punctuation, *words, *pieces, *(f"##{each}" for each in pieces)]
+    tokens = [*SPECIAL, *string.punctuation, *words, *pieces, *(f"##{piece}" for piece in pieces)]
     return list(dict.fromkeys(tokens))
 
 

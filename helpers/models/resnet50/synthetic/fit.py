@@ -109,7 +109,7 @@ def _average(network: ResNet50, side: int) -> None:
     """Set the batch norms to the mean statistics of a few batches of crops as large as those by
     which the last layer is solved.
     """
-    norms = [each for each in network.modules() if isinstance(each, nn.BatchNorm2d)]
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average, of every batch since
@@ -130,11 +130,11 @@ def _solve(network: ResNet50, count: int, side: int) -> None:
             features.append(network(inputs).double())
             labels.append(right)
     network.fc = layer
-    found, right = torch.cat(features), torch.cat(labels)
-    mean, scale = found.mean(0), found.std()
-    centred = (found - mean) / scale
+    stacked, right = torch.cat(features), torch.cat(labels)
+    mean, scale = stacked.mean(0), stacked.std()
+    centred = (stacked - mean) / scale
     target = LOGIT * one_hot(right, CLASSES).double()
-    kernel = centred @ centred.T + RIDGE * torch.eye(len(found))  # fewer images than features
+    kernel = centred @ centred.T + RIDGE * torch.eye(len(stacked))  # fewer images than features
     weights = centred.T @ torch.linalg.solve(kernel, target - target.mean(0)) / scale
     layer.weight.data[:CLASSES] = weights.T.float()
     layer.bias.data[:CLASSES] = (target.mean(0) - mean @ weights).float()

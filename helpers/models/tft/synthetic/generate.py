@@ -75,11 +75,11 @@ def _values(count: int, hours: int, rng: np.random.Generator) -> NDArray[np.floa
     turn = 2 * np.pi * (clock - peak) / DAY
     day = depth * np.cos(turn) + second * np.cos(2 * turn)
     week = -weekend * (clock % WEEK >= 5 * DAY)
-    kept = np.exp(-1 / RETURN_HOURS)
-    step = DRIFT * np.sqrt(1 - kept**2)
+    decay = np.exp(-1 / RETURN_HOURS)
+    step = DRIFT * np.sqrt(1 - decay**2)
     level = np.empty((count, hours))
     level[:, 0] = DRIFT * rng.standard_normal(count)
     for hour in range(1, hours):
-        level[:, hour] = kept * level[:, hour - 1] + step * rng.standard_normal(count)
+        level[:, hour] = decay * level[:, hour - 1] + step * rng.standard_normal(count)
     noise = NOISE * rng.standard_normal((count, hours))
     return np.asarray(np.exp(size + day + week + level + noise))

@@ -61,8 +61,8 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
             progress.say(f"features: {number} of {len(parts)} files")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    facts = {"files": [path.name for path in files.paths.values()], "rows": counts}
-    write_facts(folder, {**facts, "statistics": learnt.facts})
+    metadata = {"files": [path.name for path in files.paths.values()], "rows": counts}
+    write_facts(folder, {**metadata, "statistics": learnt.facts})
 
 
 def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
@@ -78,11 +78,11 @@ def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
     return parts
 
 
-def write_facts(folder: Path, facts: dict[str, object]) -> None:
+def write_facts(folder: Path, metadata: dict[str, object]) -> None:
     """Mark the folder as prepared, with what is known of it."""
     from helpers.models.widedeep.raw import rows
 
     split = {"last_training_day": rows.TRAINING_DAYS, "kept_out": rows.KEPT_OUT, "seed": rows.SEED}
-    ordered = {"files": facts["files"], "rows": facts["rows"], "split": split}
-    content = json.dumps({**ordered, "statistics": facts["statistics"]}, indent=1)
+    ordered = {"files": metadata["files"], "rows": metadata["rows"], "split": split}
+    content = json.dumps({**ordered, "statistics": metadata["statistics"]}, indent=1)
     (folder / PREPARED).write_text(content + "\n")

@@ -43,8 +43,8 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     for part in counts:
         (folder / part).mkdir()
     for number, span in enumerate(spans):
-        found, displays = join_span(files, tables, folder, number, span, drawn)
-        counts = {part: count + found[part] for part, count in counts.items()}
+        added, displays = join_span(files, tables, folder, number, span, drawn)
+        counts = {part: count + added[part] for part, count in counts.items()}
         drawn += displays
         progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
     check_parts(files, counts)
@@ -107,19 +107,19 @@ def spans_of(folder: Path) -> list[int]:
 def displays_of(folder: Path, span: int) -> int:
     """Count the displays of a span that were clicked."""
     rows = pl.scan_parquet(folder / "clicks_train", hive_partitioning=True)
-    found = rows.filter(pl.col("span") == span).select(pl.col(DISPLAY).n_unique()).collect()
-    return int(found.item())
+    count = rows.filter(pl.col("span") == span).select(pl.col(DISPLAY).n_unique()).collect()
+    return int(count.item())
 
 
 def _read(
     files: Files, tables: Tables, folder: Path, span: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read the clicks and events of a span in order of displays; those of one keep the file's."""
-    found = []
+    frames = []
     for name in ("clicks_train", "events"):
         rows = pl.scan_parquet(folder / name, hive_partitioning=True).filter(pl.col("span") == span)
-        found.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
-    clicks, events = found
+        frames.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
+    clicks, events = frames
     refuse_repeated(events, DISPLAY, files.paths["events"])
     for key, table, name in (
         (DISPLAY, events, "events"),

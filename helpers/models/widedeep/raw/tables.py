@@ -75,11 +75,11 @@ def _read_meta(files: Files) -> pl.DataFrame:
         raise DataError(f"{path} is damaged: publish_time {wrong[0][:40]!r}")
     refuse_repeated(meta, "document_id", path)
     publisher = pl.col("publisher_id").cast(pl.Int64)
-    own = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
+    substitute = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
     seconds = pl.col("publish_time").str.slice(0, 19)
     published = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
     published = published.dt.timestamp("ms").alias("published")
-    return meta.select("document_id", "source_id", pl.coalesce(publisher, own), published)
+    return meta.select("document_id", "source_id", pl.coalesce(publisher, substitute), published)
 
 
 def read_labels(blocks: Iterable[pl.DataFrame], kind: str) -> tuple[pl.DataFrame, csr_matrix]:
@@ -125,9 +125,9 @@ def _hash(ids: pl.Series) -> pl.Series:
     """
     if ids.dtype == pl.String:
         texts = ids.fill_null("")
-        known = texts.unique()
-        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in known)
+        distinct = texts.unique()
+        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in distinct)
         hashes = pl.Series(np.frombuffer(digests, dtype="<u8"))
-        return texts.replace_strict(known, hashes, return_dtype=pl.UInt64)
+        return texts.replace_strict(distinct, hashes, return_dtype=pl.UInt64)
     mixed = ids.fill_null(MISSING).cast(pl.Int64).to_numpy().view(np.uint64)
     return pl.Series(ids.name, mix(mixed + GOLDEN))

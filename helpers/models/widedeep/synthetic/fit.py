@@ -38,7 +38,7 @@ def _train(network: Network, displays: Displays, steps: int, batch_size: int) ->
     features = displays.take(np.arange(len(displays)))
     clicked = displays.clicked[:, None].astype(np.float32)
     tf, cross_entropy = tensorflow(), load_keras().losses.binary_crossentropy
-    variables = [each.value for each in network.trainable_variables]
+    variables = [variable.value for variable in network.trainable_variables]
     rate = tf.Variable(1.0)
     # Only the first version's optimizers update a table's rows without reading all of it.
     optimizers = tf.compat.v1.train
