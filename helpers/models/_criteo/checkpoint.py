@@ -3,7 +3,7 @@
 A folder: `dense/config.json`; `dense/dense.index` and its data, weights saved by TensorFlow;
 `sparse/config.json`; `sparse/feature_<i>.npy`, float32 [rows, 128]. The weights' names are the
 attributes of NVIDIA's Keras model in its public source, for want of a public checkpoint. Keras 2
-names the weights of a model with these attributes so, and reads what `save` writes:
+gives the weights of a model with these attributes the same names, and reads the files of `save`:
     bottom_mlp_layers/<0 to 2>/{kernel, bias}, top_mlp/<0 to 4>/{kernel, bias} and, in DCNv2,
     interact_op/cross_layers/<0 to 2>/{_dense_u/kernel, _dense_v/kernel, _dense_v/bias}
 """
@@ -95,7 +95,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
     sizes = _sizes(rows)
     configs: dict[str, dict[str, object]] = {
         "dense": {
-            # NVIDIA's code wants to be told of the cross layers in either case
+            # NVIDIA's code needs these two fields for either model
             "num_cross_layers": None,
             "cross_layer_projection_dim": None,
             **ARCHITECTURE[model],
@@ -122,7 +122,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
 
 
 def _weights(dense: "Model") -> "dict[str, Variable]":
-    """Map the weights by their places in NVIDIA's model."""
+    """Map the weights by their paths in NVIDIA's model."""
     return {
         f"{layer.name.replace('.', '/')}/{weight.name}": weight
         for layer in dense.layers
@@ -136,7 +136,7 @@ def _sizes(rows: Iterable[int]) -> dict[str, object]:
 
 
 def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
-    """Check both configurations; give the rows of the tables."""
+    """Check both configurations; return the rows of the tables."""
     dense, sparse = (path / name / "config.json" for name in ("dense", "sparse"))
     rows = list(TABLES.get(variant) or _read(dense)["categorical_cardinalities"])
     sizes = _sizes(rows)
@@ -151,7 +151,7 @@ def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
 
 
 def _difference(field: str, actual: object, required: object) -> str:
-    """Describe how a field differs; of a list of the right length, its first place that does."""
+    """Describe how a field differs; for a list of the right length, its first wrong element."""
     if isinstance(required, list) and isinstance(actual, list) and len(actual) == len(required):
         index = next(n for n, value in enumerate(required) if actual[n] != value)
         field, actual, required = f"{field}[{index}]", actual[index], required[index]

@@ -1,4 +1,4 @@
-"""How the samples of a split-binary folder lie on disk, are read in batches, and are scored."""
+"""The samples of a split-binary folder: files, batches and metrics."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ Rows = slice | NDArray[np.int64]
 
 
 class Samples(NamedTuple):
-    """Some samples, as they are computed with."""
+    """Samples with their features and labels."""
 
     categorical: NDArray[np.int32]  # [samples, 26]: rows of the tables
     numerical: NDArray[np.float32]  # [samples, 13]
@@ -28,7 +28,7 @@ class Samples(NamedTuple):
 
     @property
     def inputs(self) -> Arrays:
-        """What the network reads of them, by name."""
+        """Return the network's inputs by name."""
         return dict(zip(INPUTS, self[:2], strict=True))
 
 
@@ -123,7 +123,7 @@ class SplitBinary(Dataset):
 
 
 def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Return the share of pairs of a click and none that `logits` order rightly; ties count half.
+    """Return the share of (click, no click) pairs that `logits` rank correctly; ties count half.
 
     This is the exact area under the ROC curve; NVIDIA's code approximates it with 8,000 thresholds
     (Keras's AUC). Both arrays are [samples]; a logit that is not a number makes it NaN.
@@ -134,8 +134,8 @@ def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
 
 
 def cross_entropy(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Return the mean of -log of the probability that a logit gives to what happened (nats)."""
-    with np.errstate(invalid="ignore"):  # what is not a number stays so
+    """Return the mean negative log-likelihood of the labels, in nats."""
+    with np.errstate(invalid="ignore"):  # NaN stays NaN
         return float(np.logaddexp(0, np.where(clicks, -logits, logits)).mean())
 
 

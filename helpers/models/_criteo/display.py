@@ -89,15 +89,15 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
 
 
 def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
-    """Return a row for each of eight samples, four of them clicks where there are as many: the
-    probability that `infer` gives to a click, and what happened.
+    """Return a row for each of eight samples: the predicted probability of a click, and the label.
+    Four of them are clicks, if the set has as many.
     """
     places = _shown(dataset)
     samples = dataset.read(places)
     (logits,) = answers(infer, samples.inputs, places).values()
     chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
     return [
-        {"sample": int(sample), "probability of a click": float(chance), "actual": _said(clicked)}
+        {"sample": int(sample), "probability of a click": float(chance), "actual": _label(clicked)}
         for sample, chance, clicked in zip(places, chances, samples.clicks, strict=True)
     ]
 
@@ -116,7 +116,7 @@ def _shown(dataset: SplitBinary) -> NDArray[np.int64]:
     return np.sort(np.concatenate([kind[spread(len(kind), SHOWN // 2)] for kind in kinds]))
 
 
-def _said(clicked: bool) -> str:
+def _label(clicked: bool) -> str:
     return "clicked" if clicked else "not clicked"
 
 

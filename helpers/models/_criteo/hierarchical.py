@@ -53,7 +53,7 @@ def parts(config: Config) -> tuple[Part, Part]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How samples travel: the rows of the 26 tables, and whether they are fused."""
+    """The layout of requests: the rows of the 26 tables, and whether they are fused."""
 
     cardinalities: Sequence[int]
     fused: bool
@@ -72,12 +72,12 @@ class Layout:
         }
 
     def decode(self, outputs: Arrays) -> Arrays:
-        """Turn an answer into one logit a sample, [samples, 1]."""
+        """Turn a response into one logit per sample, [samples, 1]."""
         return {name: array.reshape(-1, 1) for name, array in outputs.items()}
 
 
 def write(config: Config, checkpoint: Path, path: Path) -> None:
-    """Write NVIDIA's folders of keys and vectors to the new folder `path`, a piece at a time."""
+    """Write NVIDIA's folders of keys and vectors to the new folder `path`, a chunk at a time."""
     tables = checkpoints.tables(config.model, config.variant, checkpoint)
     path.mkdir()
 
@@ -101,7 +101,7 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
 
 
 class Folders:
-    """All rows of NVIDIA's folders, mapped: exact, and without a store."""
+    """A lookup that maps all rows of NVIDIA's folders: exact, and without a store."""
 
     def __init__(self, path: Path) -> None:
         count = 1 if json.loads((path / LAYOUT).read_text())["fused"] else CATEGORICAL
@@ -112,7 +112,7 @@ class Folders:
             self._tables.append(np.memmap(vectors, "<f4", "r", shape=(rows, DIMENSION)))
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are places of rows."""
+        """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are row numbers."""
         keys, counts = np.ravel(inputs["KEYS"]), np.ravel(inputs["NUMKEYS"])
         split = np.split(keys, np.cumsum(counts)[:-1])
         vectors = [table[rows].reshape(-1) for table, rows in zip(self._tables, split, strict=True)]
@@ -120,7 +120,7 @@ class Folders:
 
 
 def wire(path: Path) -> Layout:
-    """Read how samples travel to the store of the folder `path`."""
+    """Read the layout of requests to the store of the folder `path`."""
     layout = json.loads((path / LAYOUT).read_text())
     return Layout(layout["cardinalities"], layout["fused"])
 
@@ -153,7 +153,7 @@ def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.
 
 
 def load(path: Path, threads: int, device: str) -> Session:
-    """Open the store of a deployed folder; an artifact has no settings of one, and is mapped."""
+    """Open the store of a deployed folder; map an artifact, which has no settings of a store."""
     if (path / session.JSON).is_file():
         return session.load(path, threads, device, read_only=True)
     return Folders(path)

@@ -1,4 +1,4 @@
-"""The parts of a lookup and the memory that they take, for readers."""
+"""The levels of a lookup and their memory, for readers."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,8 @@
 """The lookup of the embeddings, in memory that is mapped from files; pages are read when used.
 
-It imports nothing of this package: a model repository takes this file along. Whatever else holds
-tables, a hierarchical store say, can take its place by offering the same `load`. It keeps to Python
-3.8, which the images of older releases have.
+It imports nothing of this package: a model repository takes this file along. A hierarchical store
+can replace it with a `load` of the same signature. It has to run in Python 3.8, which the images of
+older releases have.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Lookup:
 
 
 class JoinedLookup(Lookup):
-    """All tables in one array, each behind the one before it, so that one call copies all rows.
+    """All tables concatenated in one array, so that one call copies all rows.
 
-    Rows are float32, float16, or int8 with a scale each; what is looked up is float32.
+    Rows are float32, float16, or int8 with a scale each; the output is float32.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,9 +104,9 @@ class JoinedLookup(Lookup):
 
 
 def load(path: Path, threads: int, device: str) -> Lookup:
-    """Open the folder `path`: `tables.npy`, [rows of all tables, width], and `tables.json`,
-    {"cardinalities": the rows of each, "dtype": float32 if it is not there}; for int8 `scales.npy`
-    too, float32 [rows of all tables].
+    """Open the folder `path`, which has `tables.npy`, [rows of all tables, width], and
+    `tables.json`, {"cardinalities": the rows of each, "dtype": float32 by default}. For int8 it
+    also has `scales.npy`, float32 [rows of all tables].
 
     One thread copies rows, on the CPU, whatever `threads` and `device` are.
     """

@@ -1,4 +1,4 @@
-"""What DLRM and DCNv2 have in common: all but their interaction of the features."""
+"""The part that DLRM and DCNv2 share: all but the interaction of the features."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The dense graph of DLRM and of DCNv2: all but the tables, and alike but for the interaction.
+"""The dense graphs of DLRM and DCNv2, without tables; they differ in the interaction alone.
 
-Layers are named after the places that their weights have in NVIDIA's checkpoints, with a point for
-a slash: `top_mlp.0` is `top_mlp/0`.
+Layers have the names of their weights in NVIDIA's checkpoints, with a dot for a slash: `top_mlp.0`
+is `top_mlp/0`.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from helpers.models._keras import keras as import_keras
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 CROSS_LAYERS, PROJECTION = 3, 512
 EMBEDDINGS = CATEGORICAL * DIMENSION
-MULTIPLE = 8  # both MLPs take inputs of a width that tensor cores like: padded with zeros
+MULTIPLE = 8  # both MLPs pad their inputs to a multiple of it, for tensor cores
 
 
 def network(model: str, seed: int = 0) -> Network:
@@ -52,10 +52,10 @@ def flat(dense: Network) -> Network:
 
 
 def _dot(keras: Any, bottom: Any, vectors: Any, _: Any) -> Any:
-    """Return the bottom vector, [128], and its and the embeddings' 351 dot products of two.
+    """Return the bottom vector, [128], and the 351 dot products of its and the embeddings' pairs.
 
-    Of the Gram matrix [27, 27] that is what lies below the diagonal, row by row (Naumov et al.,
-    "Deep Learning Recommendation Model", arXiv 1906.00091, section 2.1).
+    The products are the Gram matrix [27, 27] below its diagonal, row by row (Naumov et al., arXiv
+    1906.00091, section 2.1).
     """
     count = CATEGORICAL + 1
     stack = keras.layers.Reshape((count, DIMENSION))(vectors)

@@ -1,16 +1,17 @@
-"""What the Criteo 1TB click logs look like, and how they become a split-binary folder.
+"""The format of the Criteo 1TB click logs, and their conversion to a split-binary folder.
 
-A day is a file of lines of 40 columns with tabs between: the label, 13 integers and 26 hashes of 8
-hexadecimal digits; each but the label may be empty. The steps are those of NVIDIA's Spark code:
-- A number becomes log(x + 3), as the code has it, not the document's + 2; a missing one, or one of
-  at most -3, becomes 0.
+A day is a file of lines with 40 columns, separated by tabs. They are the label, 13 integers and 26
+hashes of 8 hexadecimal digits; each but the label may be empty. The steps are those of NVIDIA's
+Spark code:
+- A number becomes log(x + 3), as in the code; the document has + 2. A missing number, or one of at
+  most -3, becomes 0.
 - A hash becomes an id from 1 on, by falling frequency and, where Spark leaves the order to chance,
   by rising hash. A missing hash, and one below the variant's threshold, becomes 0.
 - The last day is not for training: its first half is the part `test`, the rest `validation`, which
   NVIDIA's feature_spec.yaml does not name either. Training samples keep their order.
 NVIDIA counts the hashes of all 24 days, and so do the variants with its tables; the variants `own`
-count the training days only. That the real 24 days, about a terabyte, give NVIDIA's tables has not
-been tried: it is checked once their hashes are counted, before any sample is written.
+count the training days only. Nobody has tried whether the real 24 days, about a terabyte, give
+NVIDIA's tables. `prepare_raw` checks that after it counted their hashes, before it writes samples.
 """
 
 import gzip
@@ -76,7 +77,7 @@ def holds_raw(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a variant takes of the days of a folder."""
+    """The days and hashes that a variant takes from a folder."""
 
     source: Path
     variant: str
@@ -88,28 +89,28 @@ class Plan:
 
     @property
     def threshold(self) -> int:
-        """How often a hash must occur."""
+        """Return how often a hash must occur."""
         return tables.THRESHOLDS[self.variant]
 
     @property
     def features(self) -> list[str]:
-        """The features, in the order of the tables."""
+        """Return the features in the order of the tables."""
         return [HASHES[column] for column in tables.order(self.variant)]
 
     @property
     def counted(self) -> list[Path]:
-        """The days whose hashes count."""
+        """Return the days whose hashes count."""
         return self.days if self._published else self.days[:-1]
 
     @property
     def line(self) -> str:
-        """What is used, in one line."""
+        """Describe the days and the threshold in one line."""
         used = f"{len(self.days) - 1} to train, the last to test; hashes from {self.threshold}"
         return f"{self.source}: {len(self.days)} of the {DAYS} days, {used} occurrences on"
 
     @property
     def facts(self) -> dict[str, object]:
-        """What `feature_spec.yaml` says of where the samples come from."""
+        """Return the origin of the samples, as `feature_spec.yaml` states it."""
         origin = {"origin": "prepared from the public files"}
         return {**origin, "days": len(self.days), "threshold": self.threshold}
 
@@ -291,8 +292,8 @@ def _read(
 
 
 def _with_line_ends(path: Path) -> Path:
-    """Refuse a day that begins or ends with a very long line, such as the zeros of a download that
-    was broken off: polars would need hours and all of the memory for it.
+    """Raise DataError if a day begins or ends with a very long line, such as the zeros of a partial
+    download. polars would need hours and all of the memory for it.
     """
     with path.open("rb") as file:
         for start in (0, max(0, file.seek(0, SEEK_END) - LONGEST)):

@@ -1,8 +1,8 @@
 """Criteo's days prepared in parts: each day counted, each feature's hashes kept, each day encoded.
 
-The bytes are those of `raw.prepare_raw`. A worker holds the different hashes of a day while it
-counts, all counts of one feature while it keeps, and the dictionaries of all features while it
-encodes: at some 20 bytes a hash.
+The bytes are those of `raw.prepare_raw`. To count, a worker holds the different hashes of a day, at
+some 20 bytes per hash. To keep, it holds all counts of one feature, and to encode, all
+dictionaries.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from helpers.store import fingerprint
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
 ) -> None:
-    """Write what `raw.prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+    """Write the set of `raw.prepare_raw` by calls of `spread`, with intermediate files in
+    `scratch`.
 
     Every machine must see the three folders by the same paths. Raises DataError as it does.
     """
@@ -63,7 +64,7 @@ def count(day: Path, features: list[str], folder: Path) -> None:
 
 
 def keep(name: str, counted: Sequence[Path], threshold: int, folder: Path) -> int:
-    """Keep the hashes of a feature that are frequent enough; give the rows of its table."""
+    """Write the hashes of a feature that are frequent enough; return the rows of its table."""
     import polars as pl
 
     with atomic_output(folder / f"{name}.npy") as temporary:

@@ -1,7 +1,7 @@
-"""What `feature_spec.yaml` says of a split-binary folder: features, their tables and their files.
+"""The `feature_spec.yaml` of a split-binary folder: features, their tables and their files.
 
-The format is that of NVIDIA's DLRM and DCNv2 (its FeatureSpec): `feature_spec` gives each feature's
-type and the cardinality of a categorical one, `channel_spec` the order of the features,
+The format is that of NVIDIA's DLRM and DCNv2 (its FeatureSpec): `feature_spec` has each feature's
+type, and the cardinality of a categorical one. `channel_spec` has the order of the features,
 `source_spec` the files of each part, `metadata` anything else.
 """
 
@@ -66,7 +66,7 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a checked `feature_spec.yaml` says."""
+    """The content of a valid `feature_spec.yaml`."""
 
     cardinalities: tuple[int, ...]  # rows of the tables, in their order
     dtypes: tuple[str, ...]  # of the ids, likewise
@@ -140,7 +140,7 @@ def read(folder: Path) -> Spec:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Describe in one line where the first fault is, and what it is."""
+    """Describe the first fault and its location in one line."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "the whole"
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"

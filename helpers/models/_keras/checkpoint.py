@@ -1,6 +1,6 @@
 """Weights of a Keras model in TensorFlow's checkpoint files, as NVIDIA's training saves them.
 
-A weight's name is its path through the saved objects: a slash leads from an object to its
+A weight's name is its path through the saved objects. A slash leads from an object to its
 attribute, and `.S` stands for a slash inside a name.
 """
 
@@ -25,8 +25,8 @@ GRAPH, SLOT = "_CHECKPOINTABLE_OBJECT_GRAPH", ".OPTIMIZER_SLOT"
 def load(prefix: Path, title: str, weights: Mapping[str, "Variable"]) -> None:
     """Copy the tensors of the checkpoint `prefix` into the `weights` of the network `title`.
 
-    What only training needs is ignored. Raises CheckpointError if the files cannot be read, and
-    naming the tensors that are missing, surplus or of another shape or type.
+    Tensors that only training needs are ignored. Raises CheckpointError if the files cannot be
+    read, and naming the tensors that are missing, surplus or of another shape or type.
     """
     where = ""
     try:
