@@ -1,4 +1,4 @@
-"""What generating data sets and fitting checkpoints have in common for all models."""
+"""Functions for generating data sets and fitting checkpoints, common to all models."""
 
 import time
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 
 
 def lookup_size(name: str, sets: Mapping[str, Value], otherwise: str) -> Value:
-    """Look up the size of the generated set `name`; raise DataError naming all sets if it is none,
-    and what else can be given (`otherwise`).
+    """Look up the size of the generated set `name`; raise DataError if there is none. The error
+    names all sets and the alternatives, `otherwise`.
     """
     if name not in sets:
         raise DataError(f"Unknown data set '{name}'. Use one of {', '.join(sets)}{otherwise}.")
@@ -28,7 +28,7 @@ def lookup_recipe(name: str, recipes: Mapping[str, Value]) -> Value:
 
 
 class TrainingLog:
-    """Prints how far a fit of `steps` steps has come."""
+    """The printed progress of a fit of `steps` steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._started = steps, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Reading the files of a data set: texts in blocks, and what is wrong with a file in one line."""
+"""Reading the files of a data set: texts in blocks, and a file's fault in one line."""
 
 import zlib
 from collections.abc import Iterator
@@ -44,9 +44,9 @@ def read_text_chunks(path: Path, name: str, size: int = 1) -> Iterator[bytes]:
     """Yield the first line of a text, then whole lines: `size` bytes and the rest of the last line.
 
     `path` is the text itself or a zip file with `name` in any of its folders, which is read without
-    unpacking it. Raises DataError if that is damaged, encrypted or lacks the text, and for a line
-    longer than LONGEST_LINE before all of it is in memory: it may be a thousand times the size of
-    its zip file.
+    unpacking it. Raises DataError if that is damaged, encrypted or lacks the text. For a line
+    longer than LONGEST_LINE it raises before the whole line is in memory: a line may be a thousand
+    times its zip file.
     """
     to_read = 1
     with as_data_error(path, "is damaged"), _opened(path, name) as file:

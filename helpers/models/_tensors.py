@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds the tensors of a network, each once, in its shape and type."""
+"""The check that a checkpoint has each tensor of a network once, in its shape and type."""
 
 from collections.abc import Mapping
 from pathlib import Path

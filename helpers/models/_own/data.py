@@ -1,4 +1,4 @@
-"""Samples of a model of the user's: one array for each input in an `.npz`, or drawn at random."""
+"""Samples of the user's model: one array for each input in an `.npz`, or drawn at random."""
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from helpers.models._arrays import take
 from helpers.models._own import Array, metrics, sample_bytes
 from helpers.store import from_root
 
-FILE, TRAINING = "samples.npz", "training.npz"  # of what is drawn
+FILE, TRAINING = "samples.npz", "training.npz"  # of drawn samples
 DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
 Score: TypeAlias = Callable[[Arrays, Array], dict[str, float]]
-SHARE = 4  # one of so many samples is kept for calibration
+SHARE = 4  # one in so many samples is for calibration
 
 
 def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int]) -> None:
@@ -45,8 +45,8 @@ def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) ->
 def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     """Read the samples of the `tensors` from an `.npz`: an array for each, one row a sample.
 
-    Raises DataError that names the array and its fault: a name, type or shape that is not the
-    input's, different numbers of rows, or a number that is not finite.
+    Raises DataError for a name, type or shape that is not the input's. Also for different numbers
+    of rows, and for a number that is not finite.
     """
     arrays = load(path)
     names = [tensor.name for tensor in tensors]
@@ -80,7 +80,7 @@ def check_names(path: Path, arrays: Arrays, names: Sequence[str]) -> None:
 
 
 def load(path: Path) -> Arrays:
-    """Read every array of an `.npz`; raise DataError if it is none, or has Python objects."""
+    """Read every array of an `.npz`; raise DataError for another file and for Python objects."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
@@ -113,7 +113,7 @@ def spell(shape: Sequence[int]) -> str:
 
 
 class Samples(Dataset):
-    """Samples of a file in order, and what is decided and scored of their outputs."""
+    """The samples of a file in order, with the decisions and scores of their outputs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Showing samples of a model whose inputs nobody has told the meaning of: as numbers."""
+"""Tables of samples as numbers, for a model whose inputs have no described meaning."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ ROWS = 8
 
 
 def show_samples(dataset: Samples, infer: Answers, count: int = ROWS) -> Table:
-    """Show samples, spread over the whole set, and what the framework answers to each."""
+    """Show samples, spread over the whole set, and the reference's output for each."""
     chosen = spread(len(dataset), count)
     places = dataset.places[chosen]
     batch = take(dataset.everything, places)
@@ -24,7 +24,7 @@ def show_samples(dataset: Samples, infer: Answers, count: int = ROWS) -> Table:
 
 
 def show_answers(dataset: Samples, infer: Callable[[Arrays], Arrays], count: int = 4) -> Table:
-    """Send samples, one a request, and show what is answered to each."""
+    """Send samples, one per request, and show the response to each."""
     places = dataset.places[spread(len(dataset), count)]
     batch = take(dataset.everything, places)
     results = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
@@ -47,7 +47,7 @@ def _rows(
 
 
 def _first(array: NDArray[Any]) -> str:
-    """Format the first values of a tensor; of scores, the largest and its place too."""
+    """Format the first values of a tensor; of scores, the largest and its index too."""
     flat = array.reshape(-1)
     shown = ", ".join(f"{value:.4g}" for value in flat[:VALUES])
     if flat.size <= VALUES:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 SIGNATURE = "serving_default"
-SINCE_TENSOR_AXES = 13  # the opset from which on Squeeze takes its axes as a tensor
+SINCE_TENSOR_AXES = 13  # from this opset on, Squeeze takes its axes as a tensor
 
 
 class OnnxRuntime:
-    """A graph run just as its nodes say: nothing fused, so that it can judge what fuses them."""
+    """A graph without any optimization, as the reference for optimized ones."""
 
     def __init__(self, model: "onnx.ModelProto") -> None:
         import onnxruntime
@@ -66,7 +66,7 @@ class Onnx(Source):
             raise CheckpointError(f"{path}: {fault[:300]}") from None
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
-        """Return the graph in the sizes that the tensors say."""
+        """Return the graph with the sizes of the tensors."""
         model, description = read_onnx(self.path), self.own.description
         check_names(self.path, [t.name for t in inputs], [value.name for value in feeds(model)])
         # with branches, the sizes that ONNX infers for one need not fit the other
@@ -79,13 +79,13 @@ class Onnx(Source):
 
 
 def check_names(path: Path, expected: Sequence[str], actual: Sequence[str]) -> None:
-    """Raise CheckpointError if a file has other inputs than its package says."""
+    """Raise CheckpointError if a file has other inputs than its package lists."""
     if sorted(expected) != sorted(actual):
         raise CheckpointError(f"{path} has the inputs {list(actual)} instead of {list(expected)}")
 
 
 def read_onnx(path: Path) -> "onnx.ModelProto":
-    """Read an ONNX file and what it keeps beside it; raise CheckpointError if it cannot be."""
+    """Read an ONNX file and its external data; raise CheckpointError if that fails."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -111,7 +111,7 @@ def _lacks_data(path: Path) -> CheckpointError:
 
 
 def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
-    """List the inputs that a caller gives; old files list their weights among them."""
+    """List the inputs that a caller provides; old files list their weights among them."""
     weights = {weight.name for weight in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 
@@ -210,7 +210,7 @@ def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
 
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
-    """Yield the kind of each operator, and how many parameters it is the first to take."""
+    """Yield the type of each operator, and the number of parameters that it uses first."""
     left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
     for node in _nodes(model.graph):
         if node.op_type != "Constant":
@@ -261,7 +261,7 @@ class TensorFlow:
 
 
 class SavedModel(Source):
-    """A SavedModel, whose layers are the variables that it keeps."""
+    """A SavedModel, whose variables count as its layers."""
 
     def __init__(self, user_model: Own, path: Path) -> None:
         super().__init__(user_model, path)

@@ -1,4 +1,4 @@
-"""Scoring a model of the user's by labels: scikit-learn's metrics by their names."""
+"""Scores of the user's model by labels: scikit-learn's metrics by their names."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 from helpers.errors import DataError
 from helpers.models._own import Array
 
-HALF = 0.5  # from which on a probability of one class means that class
+HALF = 0.5  # above it, a probability of one class means that class
 
 
 def classes(scores: Array) -> Array:

@@ -1,8 +1,8 @@
 """Networks of PyTorch and Keras: from a TorchScript file, an exported program, a `.keras` file, or
 a function of the user's.
 
-What a network returns, be it a tensor, a dict or a nest of them, is walked once: a tensor and its
-name come from the same place.
+A network may return a tensor, a dict or a nested structure. One walk over it yields each tensor
+with its name.
 """
 
 import importlib
@@ -85,7 +85,7 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
 
 @contextmanager
 def explained(origin: object, fault: str) -> Iterator[None]:
-    """Turn any error of reading a model into one line."""
+    """Turn any error of reading a model into a CheckpointError of one line."""
     try:
         yield
     except FileNotFoundError as error:
@@ -120,8 +120,8 @@ class Torch(Source):
             self.names = list(inspect.signature(self.network.forward).parameters)
 
     def arguments(self, inputs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments, and those by name, that the tensors `given` become: in order, if
-        the module does not tell its names.
+        """Return the positional and the keyword arguments of a call with `inputs`. They are
+        positional if the module does not report their names.
         """
         from torch.utils._pytree import tree_unflatten
 
@@ -143,7 +143,7 @@ class Torch(Source):
             return {name: value.numpy() for name, value in self.called(self.network, feed).items()}
 
     def is_plain(self, inputs: Arrays) -> bool:
-        """Return whether it takes the inputs in order, and answers with one tensor of two axes."""
+        """Return whether it takes the inputs in order and returns one tensor of at least 2-D."""
         import torch
 
         order, keywords = self.arguments({name: name for name in inputs})
@@ -155,7 +155,7 @@ class Torch(Source):
     def build(self, inputs: Sequence[Tensor]) -> "torch.nn.Module":
         """Wrap the module to take the inputs in order and return a tuple, unless it is plain.
 
-        Without a batch, the first dimension of what goes in and out is taken away and put back.
+        Without a batch, it removes the first dimension of the inputs and adds it to the outputs.
         """
         import torch
 
@@ -169,7 +169,7 @@ class Torch(Source):
                 self.network, self.training = source.network, False
 
             def train(self, mode: bool = True) -> "Adapted":
-                return self  # the module of an exported program refuses to be told
+                return self  # an exported program's module raises if its mode is set
 
             def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
                 tensors = dict(zip(names, arguments, strict=True))
@@ -192,7 +192,7 @@ class Keras(Source):
         self._takes_dict = isinstance(example, Mapping)
 
     def called(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the model by the names of its inputs, in whatever nest it takes them."""
+        """Call the model with its inputs by name, in the structure that it takes."""
         struct = getattr(self.network, "_inputs_struct", None)
         if struct is not None:
             taken = keras().tree.map_structure(lambda tensor: inputs[tensor.name], struct)
@@ -214,8 +214,8 @@ class Keras(Source):
 
 
 def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the tensors of a nest by name: keys and places that lead to them, or the model's own
-    `names` if it has no keys. Raises CheckpointError if two tensors have one name.
+    """Return the tensors of a nested structure by name: the path of keys and indices to each, or
+    the model's own `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
     paths, tensors = zip(*_walked(results), strict=True)
     if len(set(names)) != len(paths) or any(isinstance(key, str) for key in chain(*paths)):
@@ -228,7 +228,7 @@ def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _walked(results: object) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield the tensors of a nest, each after the keys and places that lead to it."""
+    """Yield the tensors of a nested structure, each after the path of keys and indices to it."""
     if isinstance(results, Mapping):
         parts: list[tuple[str | int, object]] = [(str(key), part) for key, part in results.items()]
     elif isinstance(results, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A model of the user's as it comes: run by its own runtime, with the names that this reports."""
+"""The user's model in its own runtime, with the tensor names that the runtime reports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from helpers.models._own import Own
 
 
 class Source:
-    """What a file or a function holds, which `own` describes: the reference of every format."""
+    """The model of a file or a function, described by `own`: the reference of every format."""
 
     lifted: tuple[str, ...] = ()  # outputs of the last call that got a dimension
 
@@ -18,21 +18,21 @@ class Source:
         self.own, self.path = user_model, path
 
     def ask(self, inputs: Arrays) -> Arrays:
-        """Compute tensors as the source has them, each by its name."""
+        """Compute the outputs by name, with the dimensions of the source."""
         raise NotImplementedError
 
     def build(self, inputs: Sequence[Tensor]) -> Network:
-        """Return what formats are made of."""
+        """Return the network that formats convert."""
         raise NotImplementedError
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Compute samples; raise CheckpointError if an output of the package is not there."""
+        """Compute samples; raise CheckpointError if an output of the package is missing."""
         return self.shaped(inputs, self.ask)
 
     def shaped(
         self, inputs: Mapping[str, Any], ask: Callable[..., dict[str, Any]]
     ) -> dict[str, Any]:
-        """Compute by `ask`, without the dimensions that only Triton wants, and put them back."""
+        """Compute by `ask` without the dimensions that only Triton requires, and restore them."""
         spec = self.own.description
         feed = {name: a.squeeze(1) if name in spec.scalars else a for name, a in inputs.items()}
         outputs = ask(feed if spec.has_batch else {name: a.squeeze(0) for name, a in feed.items()})

@@ -1,7 +1,8 @@
-"""How logits become answers: the best span of each question over all its windows.
+"""Answers from logits: the best span of each question over all its windows.
 
-The rules are those of the published SQuAD scripts for BERT: of each window the 20 best starts and
-ends; a start only in the window that shows most around it; at most 30 tokens.
+The rules are those of the published SQuAD scripts for BERT. Each window contributes its 20 best
+starts and ends. A start counts only in the window with most context around it. A span has at most
+30 tokens.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a BERT checkpoint may look like on disk: its file types, naming schemes and leftovers."""
+"""BERT checkpoints on disk: file types, naming schemes and unused tensors."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ UNUSED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")  # 0
 
 
 def load(path: Path, network: nn.Module, variant: str) -> None:
-    """Copy the tensors of the file `path` into `network`, every one accounted for.
+    """Copy the tensors of the file `path` into `network`.
 
-    The file is a state dict, bare or under "model" or "state_dict", or `.safetensors`, with the
-    names of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which question
-    answering does not use, must be whole if it is there. Raises CheckpointError if the file cannot
-    be read or would run code, or if a tensor is missing, surplus or misshapen.
+    The file is `.safetensors`, a state dict, or a dict with one under "model" or "state_dict". Its
+    names are those of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which
+    question answering does not use, must be whole if it is there. Raises CheckpointError if the
+    file cannot be read or would run code, or if a tensor is missing, surplus or misshapen.
     """
     content = _safetensors(path) if path.suffix == ".safetensors" else state_dict.read(path)
     tensors = state_dict.unwrap(content, path)
@@ -40,7 +40,7 @@ def load(path: Path, network: nn.Module, variant: str) -> None:
 
 
 def _take_pooler(tensors: dict[str, Tensor], hidden: int, path: Path) -> None:
-    """Remove a whole pooler; raise CheckpointError for half of one or a misshapen one."""
+    """Remove a whole pooler; raise CheckpointError for an incomplete or misshapen one."""
     shapes = {"bert.pooler.dense.weight": [hidden, hidden], "bert.pooler.dense.bias": [hidden]}
     actual = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
     for name, shape in shapes.items():

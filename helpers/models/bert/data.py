@@ -1,4 +1,4 @@
-"""How SQuAD's questions and a vocabulary become batches, and how outputs become scores."""
+"""Batches from SQuAD's questions and a vocabulary, and scores of outputs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class QuestionSet(Dataset):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of paragraphs, questions and windows, and where the questions are from."""
+        """Return the numbers of paragraphs, questions and windows, and the questions' origin."""
         return {
             "paragraphs": len(self.contexts),
             "questions": len(self.questions),
@@ -62,16 +62,16 @@ class QuestionSet(Dataset):
         return len(self.windows)
 
     def windows_of(self, question: int) -> list[int]:
-        """Return the places of all windows of the question at that place."""
+        """Return the indices of all windows of the question with that index."""
         return [i for i, window in enumerate(self.windows) if window.question == question]
 
     def tokens_of(self, question: int) -> list[str]:
-        """Return the tokens of the question at that place, all of them."""
+        """Return all tokens of the question with that index."""
         return self.tokenizer.tokens(self._queries[question])
 
     def characters(self, window: int) -> NDArray[np.int32]:
-        """Return the first and past-last character, in the paragraph, of each of its tokens that
-        the window at that place has, [tokens, 2].
+        """Return the first and past-last character in the paragraph of each token of a window,
+        [tokens, 2]; `window` is its index.
         """
         part = self.windows[window]
         context = self._contexts[self.questions[part.question].context]

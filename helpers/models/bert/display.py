@@ -21,10 +21,10 @@ print("expected:", sample["expected"])
 
 
 def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[dict[str, str]]:
-    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs,
-    or holds those of all windows.
+    """Answer `count` questions, spread over the set, by `infer`: a function of a batch, or the
+    outputs of all windows.
 
-    Gives one row for each question; every window over its paragraph is run, one at a time.
+    Returns one row per question. Every window over its paragraph is run, one at a time.
     """
     rows = []
     for index in spread(len(dataset.questions), count).tolist():
@@ -45,8 +45,8 @@ def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[d
 
 
 def example(dataset: QuestionSet, most: int) -> Example:
-    """Choose the first question that `show_answers` asks, and the window over its paragraph that
-    has the answer.
+    """Choose the first question of `show_answers`, and the window over its paragraph that has the
+    answer.
     """
     question, windows = dataset.questions[0], dataset.windows_of(0)
     text, expected = dataset.contexts[question.context], question.answers[0]
@@ -69,7 +69,7 @@ def example(dataset: QuestionSet, most: int) -> Example:
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:
-    """Describe of `count` questions, spread over the set, what tokens and windows they make."""
+    """Return the tokens and the number of windows of `count` questions, spread over the set."""
     rows: list[dict[str, str | int]] = []
     for index in spread(len(dataset.questions), count).tolist():
         question, windows = dataset.questions[index], dataset.windows_of(index)
@@ -87,7 +87,7 @@ def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | 
 
 
 def _excerpt(context: str, answer: str) -> str:
-    """Cut out what stands around an answer, at white space."""
+    """Cut out the text around an answer, at white space."""
     start = max(context.find(answer), 0)
     first, last = max(start - AROUND, 0), start + len(answer) + AROUND
     text = context[first:last]

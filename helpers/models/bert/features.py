@@ -1,4 +1,4 @@
-"""How a question and its paragraph become windows of WordPiece tokens.
+"""Windows of WordPiece tokens from a question and its paragraph.
 
 Devlin et al., section 4.2 and appendix; the constants are those of the published SQuAD scripts.
 """
@@ -71,7 +71,7 @@ class WordPiece:
         ]
 
     def tokens(self, text: Text) -> list[str]:
-        """Write the tokens of an encoded text."""
+        """Return the tokens of an encoded text."""
         return [str(self._tokenizer.id_to_token(token)) for token in text.ids.tolist()]
 
     def sequence(
@@ -102,10 +102,10 @@ def windows(question: int, query: int, context: int, length: int) -> list[Window
 
 
 def fullest(windows: Sequence[Window]) -> Ints:
-    """Return for each token of a paragraph which of its windows shows most of both sides of it.
+    """Return for each token of a paragraph the index of the window with most context on both sides.
 
     A window's score for a token is the smaller number of tokens to its left and right, plus 0.01
-    for each token of the window; the first of equals wins. int32 [tokens].
+    for each token of the window. The first of equal windows wins. int32 [tokens].
     """
     total = windows[-1].start + windows[-1].length
     scores = np.full((len(windows), total), -1.0)

@@ -1,4 +1,4 @@
-"""What a file in the format of SQuAD v1.1 holds: paragraphs, questions and their answers.
+"""Files in the format of SQuAD v1.1: paragraphs, questions and their answers.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
 """
@@ -41,7 +41,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the place of its paragraph among all, and the accepted answers."""
+    """A question, the index of its paragraph, and the accepted answers."""
 
     id: str
     text: str
@@ -52,7 +52,7 @@ class Question:
 def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
     """Read the paragraphs and questions that the file `path` holds, in order.
 
-    Raises DataError naming the place that is not SQuAD's.
+    Raises DataError naming the field that is not SQuAD's.
     """
     try:
         document = _Document.model_validate_json(content)

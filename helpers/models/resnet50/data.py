@@ -1,4 +1,4 @@
-"""How a folder of images becomes labelled batches, and how outputs are scored against them."""
+"""Labelled batches from a folder of images, and scores of outputs."""
 
 import json
 from collections.abc import Iterator
@@ -54,14 +54,14 @@ class ImageFolder(Dataset):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of images and classes, and whether the images were generated."""
+        """Return the numbers of images and classes, and whether the images were generated."""
         return {"images": len(self), "classes": len(self._names), "origin": self._origin}
 
     def __len__(self) -> int:
         return len(self._files)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield float32 [batch, 3, side, side], the next batch being decoded meanwhile."""
+        """Yield float32 [batch, 3, side, side], and decode the next batch meanwhile."""
         files = [self._files[index] for index in spread(len(self), limit)]
         parts = (files[start : start + batch_size] for start in range(0, len(files), batch_size))
         pool = ThreadPoolExecutor(usable_cores())
@@ -79,15 +79,16 @@ class ImageFolder(Dataset):
         return {self._input: np.stack(images)}
 
     def class_of(self, index: int) -> str:
-        """Return the name of the class of the image at `place`."""
+        """Return the name of the class of the image at `index`."""
         return self.name_of(int(self._labels[index]))
 
     def name_of(self, label: int) -> str:
-        """Return a class's name; one that the set does not have has its number alone."""
+        """Return a class's name, or its number if the set does not have it."""
         return self._names.get(label, f"class {label}")
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the fractions of images whose class is the first logit and in the first five.
+        """Return the fractions of images whose class has the largest logit or one of the five
+        largest.
 
         The outputs are [images, 1000]; raises DataError for another shape.
         """
@@ -151,7 +152,7 @@ def _classes(folder: Path) -> dict[Path, int]:
 
 
 def _names(folder: Path, classes: dict[Path, int]) -> dict[int, str]:
-    """Return the name of each class: as its folder, or as a generated set names it."""
+    """Return the name of each class: its folder's, or the one of a generated set."""
     try:
         class_names = json.loads((folder / MARKER).read_text())["classes"]
     except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""Showing images of an evaluation set as the network sees them, and what it says of them."""
+"""Pictures of evaluation images as the network reads them, with its predictions."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,8 +25,8 @@ print("its label:", sample["label"])
 
 
 def show_images(dataset: ImageFolder, infer: Answers, count: int = 10) -> "display.Image":
-    """Draw `count` images, spread over the whole set, after resizing and cropping, each with its
-    class and what the network says: the class that it finds likeliest, and how likely.
+    """Draw `count` images, spread over the whole set, after resizing and cropping. Each has its
+    class, the predicted class and its probability.
     """
     places = spread(len(dataset), count)
     batch = dataset.take(places)
@@ -48,7 +48,7 @@ def show_images(dataset: ImageFolder, infer: Answers, count: int = 10) -> "displ
 
 
 def _shares(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how likely each class is to the network: softmax of its logits, [images, classes]."""
+    """Return the probability of each class: softmax of the logits, [images, classes]."""
     (logits,) = answers(infer, batch, places).values()
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""How ImageNet's public validation archives become class folders: their layout, sums and labels."""
+"""Class folders from ImageNet's public validation archives: layout, checksums and labels."""
 
 import hashlib
 import shutil
@@ -28,10 +28,10 @@ def holds_raw(path: Path) -> bool:
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
-    """Write each image to `<folder>/validation/<class>/`, with the bytes that ImageNet gives.
+    """Write each image to `<folder>/validation/<class>/`, with its original bytes.
 
-    NVIDIA's step resizes each image and encodes it as JPEG a second time; here the originals are
-    kept. Raises DataError for an archive that is missing, damaged or not the public one.
+    NVIDIA's step resizes each image and encodes it as JPEG a second time; this function keeps the
+    originals. Raises DataError for an archive that is missing, damaged or not the public one.
     """
     archive = source / ARCHIVE if source.is_dir() else source
     labels = _labels(archive.with_name(DEVKIT))
@@ -47,7 +47,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
 
 
 class _Hashed(FileIO):
-    """A file of ImageNet's, whose MD5 is taken as it is read."""
+    """A file of ImageNet, whose MD5 is computed while it is read."""
 
     def __init__(self, path: Path) -> None:
         try:

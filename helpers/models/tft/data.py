@@ -1,4 +1,4 @@
-"""How a folder that NVIDIA's preprocessing wrote becomes windows, and how forecasts are scored."""
+"""Windows from a folder of NVIDIA's preprocessing, and metrics of forecasts."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ class Windows(Dataset):
 
     A series has a window at each of its hours but the last 191. `names` are those of the three
     inputs and the output; `split` may also be "train". Raises DataError for another layout, a
-    column that is missing or not made of numbers, a series that the network has no embedding for,
-    and a file without a whole window.
+    column that is missing or not numeric, and a file without a whole window. Also for a series
+    without an embedding in the network.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Windows(Dataset):
         self._starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])  # first rows
         if not len(self):
             raise DataError(f"{path} has no series of {LENGTH} hours")
-        self.series = ids[self._starts]  # [windows]: whose each window is
+        self.series = ids[self._starts]  # [windows]: the series of each window
         codes, places = np.unique(self.series, return_inverse=True)
         self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
         self._facts: dict[str, str | int] = {
@@ -96,8 +96,8 @@ class Windows(Dataset):
         return self.inverse_transform(self.gather(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
-        raise DataError for outputs not [windows, 24, 3].
+        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.
+        Raises DataError for outputs not [windows, 24, 3].
         """
         name, expected = self.names[-1], (len(self), HORIZON, len(QUANTILES))
         if (forecast := outputs[name]).shape != expected:
@@ -148,8 +148,8 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
 
 
 def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
-    """Read the mean and scale for each series, [series, 2]: of its own scaler, or the only one's,
-    which stands under the key ''.
+    """Read the mean and scale for each series, [series, 2], from its own scaler or the common one,
+    whose key is ''.
     """
     scalers, moments = pickles.read(path), np.empty((len(codes), 2))
     if not isinstance(scalers, dict):

@@ -1,4 +1,4 @@
-"""Pictures of series, of forecasts and of what the network looked at, with alternative text."""
+"""Pictures of series, of forecasts and of the network's weights, with alternative text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
 
 
 def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
-    """Draw forecasts of `count` windows, spread over the set, and what came.
+    """Draw forecasts of `count` windows, spread over the set, and the actual values.
 
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
     client of a server. Or it holds the outputs of all windows.

@@ -1,4 +1,6 @@
-"""Reading scalers out of scikit-learn's pickles, without scikit-learn and without trust."""
+"""Reading scalers out of scikit-learn's pickles, without scikit-learn and without running other
+code.
+"""
 
 import pickle
 import re
@@ -17,7 +19,7 @@ SKLEARN = r"sklearn\.preprocessing\._?(data\.StandardScaler|label\.LabelEncoder)
 
 
 class Estimator:
-    """Holds what a scaler or an encoder of scikit-learn had learned: its attributes, no methods."""
+    """The fitted attributes of a scaler or an encoder of scikit-learn, without methods."""
 
 
 class _Restricted(pickle.Unpickler):

@@ -1,4 +1,4 @@
-"""How a table of hourly series becomes the folder that NVIDIA's preprocessing writes."""
+"""The folder of NVIDIA's preprocessing, written from a table of hourly series."""
 
 import pickle
 from pathlib import Path
@@ -17,8 +17,8 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
 
     `table` has a row for each hour of each series: `id`, the split column, the known inputs and the
     target. `days` are [first, last) of the three splits. Series of fewer than 192 hours in a split
-    are left out of it, and so are those that train lacks, having no scaler. Raises DataError if
-    nothing is left of a split, or more series than the network has embeddings.
+    are left out of it, and so are those that train lacks, having no scaler. Raises DataError if a
+    split is empty, or there are more series than the network has embeddings.
     """
     # loaded late, as it loads pandas
     from sklearn import preprocessing  # type: ignore[import-untyped, unused-ignore]

@@ -1,6 +1,6 @@
-"""How the public files of the two data sets become tables of hourly series.
+"""Tables of hourly series from the public files of the two data sets.
 
-The steps, their order and the ranges of days are those of NVIDIA's scripts, which follow the
+The steps, their order and the ranges of days are those of NVIDIA's scripts. The scripts follow the
 authors of the network (Lim et al., arXiv 1912.09363, appendix B). The files are those of the UCI
 archive: ElectricityLoadDiagrams20112014 and PEMS-SF, whose pages describe their format.
 """
@@ -26,7 +26,7 @@ POWER = "LD2011_2014.txt"
 FILES = (POWER, f"{POWER}.zip", "PEMS-SF.zip")
 OCCUPANCY = ("PEMS_train", "PEMS_test")  # each with its labels, in PEMS_trainlabels and so on
 DAY = 24
-HOUR = ""  # as the first column of the file is called
+HOUR = ""  # name of the file's first column
 SAMPLES = 6  # of ten minutes in an hour
 BLOCK = 2**22  # bytes of text that are read at a time
 

@@ -1,13 +1,12 @@
-"""What a Wide & Deep checkpoint is on disk: the object graph that NVIDIA's training saves.
+"""Wide & Deep checkpoints on disk: the object graph that NVIDIA's training saves.
 
 NVIDIA saves `tf.train.Checkpoint(model=...)` of Keras 2's `WideDeepModel`, whose two halves are
-functional models. The names of the variables follow from that: `model`, the half (`linear_model`
-or `dnn_model`), the place of the layer among those with weights, and the weight. The layer that
-looks ids up is the first of either half and has `<feature>/embedding_weights` for each table; the
-linear one also has `numeric/embedding_weights`, a row for each number sorted by name, and `bias`.
-The dense layers follow. NVIDIA publishes no checkpoint, so that these names are those which
-tf-keras 2.19 gave such a model when it saved it; it also restored one that was written here, and
-computed the same.
+functional models. The names of the variables follow from that: `model`, the half (`linear_model` or
+`dnn_model`), the index of the layer among those with weights, and the weight. The lookup layer is
+the first of either half and has `<feature>/embedding_weights` for each table. The linear one also
+has `numeric/embedding_weights`, a row for each number sorted by name, and `bias`. The dense layers
+follow. NVIDIA publishes no checkpoint, so these names are those of tf-keras 2.19, which saved such
+a model. It also restored a checkpoint of `save`, and computed the same.
 """
 
 from pathlib import Path

@@ -49,8 +49,8 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
 
 
 def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]:
-    """Return a row for each ad of `count` displays, ranked by the probability that `infer` gives: a
-    session's or a client's run, or the outputs of all rows.
+    """Return a row for each ad of `count` displays, ranked by the predicted probability. `infer` is
+    the run of a session or a client, or has the outputs of all rows.
     """
     rows: list[Row] = []
     for places in _displays(dataset, count):
@@ -72,7 +72,7 @@ def example(dataset: Displays, most: int) -> Example:
 
 
 def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":
-    """Draw in which place the clicked ad is, and where chance would put it.
+    """Draw the clicked ad's rank, and its rank in a random order.
 
     Whole displays are taken from all over the set, until they have about 5,000 rows.
     """
@@ -104,7 +104,7 @@ def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Imag
 
 
 def _chance(displays: NDArray[np.int64], clicked: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the share of displays whose one clicked ad a random order puts in each place."""
+    """Return the share of displays whose one clicked ad a random order puts at each rank."""
     ids, sizes = np.unique(displays, return_counts=True)
     sizes = sizes[np.isin(ids, displays[clicked])]
     places = np.arange(1, sizes.max() + 1)

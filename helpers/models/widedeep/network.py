@@ -1,7 +1,7 @@
 """The Wide & Deep network of NVIDIA's deployment: the probability that an ad is clicked.
 
-A linear model over ids and numbers, and a network over the ids' embeddings and the same numbers,
-are added before the sigmoid (Cheng et al., arXiv 1606.07792, equation 3).
+The sigmoid takes the sum of a linear model over ids and numbers, and of a network over the
+embeddings and the same numbers (Cheng et al., arXiv 1606.07792, equation 3).
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ class Wide(Layer):  # type: ignore[misc]
 
 
 class Columns(Layer):  # type: ignore[misc]
-    """What the deep network reads: numbers and embeddings side by side, sorted by name."""
+    """The input of the deep network: numbers and embeddings, concatenated by sorted names."""
 
     def __init__(self, initializer: Any, **options: Any) -> None:
         super().__init__(**options)

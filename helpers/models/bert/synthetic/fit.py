@@ -1,4 +1,4 @@
-"""How a BERT is fitted to the generated questions in less than a minute on two cores.
+"""Training of BERT on the generated questions, in less than a minute on two cores.
 
 Only the first two layers, the embeddings and the last layer are fitted, in every variant: the
 questions need no more. The other layers have small random weights that hardly change the answers.
@@ -79,8 +79,8 @@ def _train(
 def training_batch(tokenizer: WordPiece, step: int) -> list[Tensor]:
     """Draw ids, segments and mask int32, and labels int64, for one step.
 
-    As in the evaluation set, every seventh step has long paragraphs, a quarter as many. A label is
-    the place of the answer's first and last token, or of [CLS] if the window lacks them.
+    As in the evaluation set, every seventh step has long paragraphs, a quarter as many. The labels
+    are the indices of the answer's first and last token, or of [CLS] if the window lacks them.
     """
     rng = np.random.default_rng([TRAINING_SEED, step])
     long = step % LONG_EVERY == 0

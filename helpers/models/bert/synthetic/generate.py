@@ -1,6 +1,6 @@
-"""Which questions are generated, each set fixed by its seed, and the paragraphs that answer them.
+"""Generated questions, each set fixed by its seed, and the paragraphs that answer them.
 
-A paragraph says of one person each of a few facts, in one sentence each, among others.
+A paragraph states a few facts about one person, one per sentence, among unrelated sentences.
 """
 
 import json
@@ -23,8 +23,8 @@ from helpers.models.bert.squad import FILE, TRAINING
 SEED, FILE_SEED = 1, 3  # of the questions to evaluate, and of those of the training file
 SETS = {"generated": 48, "generated-few": 4, "generated-small": 7}  # paragraphs
 TRAINING_SETS = {"generated": 56, "generated-few": 14, "generated-small": 7}
-SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph, from and below
-LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
+SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph: [smallest, largest)
+LONG_EVERY = 7  # one paragraph in so many is long and needs several windows
 FACTS = (  # a sentence with the answer in brackets, and its question
     ("{name} was born in [{place}{ending}].", "Where was {name} born?"),
     ("{name} died on [{day} {month} {year}].", "When did {name} die?"),
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, its answer, and the place of the answer's first character in the paragraph."""
+    """A question, its answer, and the index of the answer's first character in the paragraph."""
 
     question: str
     answer: str

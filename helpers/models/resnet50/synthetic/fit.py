@@ -1,4 +1,4 @@
-"""How a ResNet50 is fitted to the generated textures in a minute on two cores.
+"""Training of ResNet50 on the generated textures, in a minute on two cores.
 
 Only the first blocks of each layer are fitted. The others are near to their shortcut alone.
 """
@@ -34,8 +34,9 @@ LOGIT, RIDGE = 8.0, 100.0  # of the right class, where the others have 0; what w
 
 @dataclass(frozen=True)
 class Recipe:
-    """How many batches there are, and the side of their crops in pixels: to descend on, small ones
-    first, as they take half the time, and then to solve the last layer.
+    """The number of batches and the side of their crops in pixels. The first batches are for
+    gradient descent, small crops first, because they take half the time. The others solve the last
+    layer.
     """
 
     steps: tuple[tuple[int, int], ...]
@@ -106,8 +107,8 @@ def _batch(number: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _average(network: ResNet50, side: int) -> None:
-    """Set the batch norms to the mean statistics of a few batches of crops as large as those by
-    which the last layer is solved.
+    """Set the batch norms to the mean statistics of a few batches. Their crops are as large as
+    those that solve the last layer.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:

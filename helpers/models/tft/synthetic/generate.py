@@ -1,4 +1,4 @@
-"""Which generated series there are, each fixed by its seed."""
+"""Generated series, each fixed by its seed."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
 
 SEED = 1
 DAY, WEEK = 24, 168
-# Of the logarithm of a series' level, which wanders and returns: how far, and in what time. In a
-# week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
+# Of the logarithm of a series' level, which drifts and returns to its mean: deviation and time.
+# In a week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
 DRIFT, RETURN_HOURS = 0.4, 336.0
 NOISE = 0.05  # of the logarithm of a single hour
 SIZES = {  # days to train, and windows to test of each series

@@ -1,7 +1,7 @@
 """Outbrain's tables prepared in parts: two files cut by spans, each span joined, each file written.
 
 The bytes are those of `prepare_raw`. Each worker reads the documents and ads once, and then holds
-one span of displays at a time; the statistics of all training rows are taken by one of them.
+one span of displays at a time. One worker computes the statistics of all training rows.
 """
 
 import json
@@ -25,7 +25,7 @@ KNOWN = "known.json"
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
 ) -> None:
-    """Write what `prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+    """Write the set of `prepare_raw` by calls of `spread`, with intermediate files in `scratch`.
 
     Every machine must see the three folders by the same paths. Raises DataError as it does.
     """

@@ -30,11 +30,11 @@ OF_EVENT = ("document_id", "source_id", "publisher_id", "platform", *PLACES, *MU
 def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict[str, int]:
     """Write joined rows into `train` and `valid` of `folder`, a file a span; count those of each.
 
-    Columns: display_id, clicked, ad_id, what is known of the event and its document, the features
-    of similarity, and the ages in days of both documents (null if not known). Validation rows are
-    in order of displays, those of one in the file's order; training rows are shuffled. Raises
-    DataError for a display without an event or with two, an ad that promoted_content.csv lacks, and
-    a part without rows.
+    Columns: display_id, clicked, ad_id, the attributes of the event and its document, the
+    similarities, and both documents' ages in days (null if unknown). Validation rows are in order
+    of displays, those of one in the file's order; training rows are shuffled. Raises DataError for
+    a display without an event or with two, an ad that promoted_content.csv lacks, and a part
+    without rows.
     """
     counts, drawn = {"train": 0, "valid": 0}, 0
     for name in ("events", "clicks_train"):
@@ -61,8 +61,8 @@ def check_parts(files: Files, counts: dict[str, int]) -> None:
 def join_span(
     files: Files, tables: Tables, folder: Path, number: int, span: int, drawn: int
 ) -> tuple[dict[str, int], int]:
-    """Write the joined rows of a span, the `number`th, before which numbers were drawn for `drawn`
-    displays; count the rows of each part, and the displays.
+    """Write the joined rows of a span; return the rows of each part, and the number of displays. It
+    is the `number`th span, after others with `drawn` displays.
     """
     ages = zip(AGES, ("published", "published_promo"), strict=True)
     columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}

@@ -1,4 +1,4 @@
-"""What is learnt from the training rows: rates of clicks, counts and typical ages.
+"""Statistics of the training rows: rates of clicks, counts and median ages.
 
 As in NVIDIA's workflow, which is fitted to the training part and then applied to both: a
 validation row never adds to a statistic.

@@ -1,10 +1,10 @@
-"""What is held in memory: a row for each document and each ad, and the weights of labels.
+"""The tables in memory: a row for each document and each ad, and the weights of labels.
 
-The weight of a label (topic, entity or category) in a document is its confidence there times
-ln(N / documents with the label), where N is the largest document id plus one, as the number of rows
-of the sparse matrix that NVTabular's `ColumnSimilarity` (metric "tfidf") builds. The similarity of
-two documents is the cosine of their weights, and 0 if one has no labels or none of any weight
-(where NVTabular may divide by 0).
+The weight of a label (topic, entity or category) in a document is its confidence there times ln(N /
+documents with the label). N is the largest document id plus one: the number of rows of the sparse
+matrix of NVTabular's `ColumnSimilarity` (metric "tfidf"). The similarity of two documents is the
+cosine of their weights. It is 0 if one has no labels or none of any weight, where NVTabular may
+divide by 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,8 +29,8 @@ MISSING = -1  # stands for a number that is missing, and is hashed as it is
 class Tables:
     """The documents of all files and the ads, whose columns from their document end in `_promo`.
 
-    A document has source_id, publisher_id, published (milliseconds since 1970) and, for each kind
-    of label, the first three hashed (`topic_id_list`) and its row in the weights (`topics_row`).
+    A document has source_id, publisher_id and published (milliseconds since 1970). For each kind of
+    label it has the first three hashed (`topic_id_list`) and its row in the weights (`topics_row`).
     """
 
     documents: pl.DataFrame
@@ -119,9 +119,9 @@ def hashed(ids: pl.Expr) -> pl.Expr:
 
 
 def _hash(ids: pl.Series) -> pl.Series:
-    """Hash numbers, taken as 64 bits in two's complement, with the first output of SplitMix64
-    seeded with the number; texts with the first 8 bytes of BLAKE2b as a
-    little-endian number, a missing one as the empty one.
+    """Hash numbers, as 64 bits in two's complement, with the first output of SplitMix64, whose seed
+    is the number. Hash texts with the first 8 bytes of BLAKE2b as a little-endian number, a missing
+    text as an empty one.
     """
     if ids.dtype == pl.String:
         texts = ids.fill_null("")

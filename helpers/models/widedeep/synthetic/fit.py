@@ -1,7 +1,7 @@
-"""How a Wide & Deep network is fitted to the generated displays in about a minute on two cores.
+"""Training of Wide & Deep on the generated displays, in about a minute on two cores.
 
-Of 91.8 million parameters a batch touches the rows of its ids alone, so the tables are updated
-sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duchi et al., 2011).
+Of 91.8 million parameters a batch touches the rows of its ids alone, so Adagrad updates the tables
+sparsely. It takes longer steps for rare ids (Duchi et al., 2011).
 """
 
 from pathlib import Path

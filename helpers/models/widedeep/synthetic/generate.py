@@ -1,4 +1,4 @@
-"""Which generated displays there are, each set fixed by its seed, in NVIDIA's Parquet layout.
+"""Generated displays, each set fixed by its seed, in NVIDIA's Parquet layout.
 
 Ads have a quality, which the click-through rates of their ids show, and each platform has a taste
 for some categories. In each display one ad is clicked, by chance: the better, the likelier.
@@ -69,7 +69,7 @@ def power_law(rng: np.random.Generator, rows: int, count: int) -> Integers:
 def draw_ads(rng: np.random.Generator) -> tuple[Columns, Columns, Floats]:
     """Draw ads, each of a campaign and promoting a document, and count their appearances.
 
-    Gives their ids and numbers, [ads] each; the lists of the promoted documents, [documents, 3]
+    Returns their ids and numbers, [ads] each; the lists of the promoted documents, [documents, 3]
     each, padded; and how good the ads are, [ads].
     """
     ads = np.arange(ROWS["ad_id"])
