@@ -25,7 +25,7 @@ from helpers.errors import ParameterError
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
 Split = Literal["train", "test"]
-# files of a model's package: what generates and fits, and what prepares public raw files
+# files of a model's package: those that generate and fit, and those that prepare raw files
 GENERATING: tuple[str, ...] = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
 PREPARING: tuple[str, ...] = ("raw.py", "raw/__init__.py")
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
@@ -46,7 +46,7 @@ class Tensor:
 class Graph:
     """A trained graph from a file, which `build` returns instead of a framework's network."""
 
-    content: Any  # what a format makes its file of: ONNX's message, or the folder of a SavedModel
+    content: Any  # the input of a format: ONNX's message, or the folder of a SavedModel
     session: "Session"  # computes it in fp32, as its own runtime does
     layers: tuple[tuple[str, int], ...]  # of each operator its kind and its own parameters
 
@@ -202,7 +202,7 @@ class Ensemble(Protocol):
     lookup's runtime.
     """
 
-    FOLDER: str  # what `write` makes and `load` takes
+    FOLDER: str  # name of the folder that `write` makes and `load` reads
     CODE: Path  # the file or the package with `load` that a repository takes along
     RUNTIME: tuple[str, ...]  # the modules that `load` needs
 
@@ -239,7 +239,7 @@ class Model(ABC):
     """One model: its tensors, data sets, checkpoints and network."""
 
     TITLE: str
-    # "torch" or "tensorflow": what the network is built with; "onnxruntime" runs a graph in a file
+    # "torch" or "tensorflow", which builds the network; "onnxruntime" runs a graph in a file
     FRAMEWORK: ClassVar[str]
     PACKAGES: ClassVar[tuple[str, ...]] = ()  # modules that it imports beside the framework
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better

@@ -43,8 +43,8 @@ WITHOUT_EFFECT = "\nNo effect: {fields}.\n"
 # Bytes of a row beside its vector.
 CACHE_ROW = 8 + 8 + 4  # key, stamp, scratch
 MAP_ROW = 8  # key; its index comes on top
-REDIS_ROW = 8 + 64  # key, and what a hash's entry takes in Redis 7
-ROCKS_ROW = 8 + 12  # key, and what a block adds
+REDIS_ROW = 8 + 64  # key, and the overhead of a hash's entry in Redis 7
+ROCKS_ROW = 8 + 12  # key, and a block's overhead
 
 
 def describe_lookup(config: "Deployment") -> "Markdown":

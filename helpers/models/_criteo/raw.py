@@ -43,7 +43,7 @@ LONGEST = 2**20  # bytes between two line ends: a real line has some 250
 NUMBERS = [f"I{column}" for column in range(NUMERICAL)]
 HASHES = [f"C{column}" for column in range(CATEGORICAL)]
 COLUMNS = ["label", *NUMBERS, *HASHES]
-CELLS = (  # what each column holds, and as a regular expression
+CELLS = (  # the content of each column, and its regular expression
     ("0 or 1", "[01]"),
     *[("an integer", "(-?[0-9]{1,18})?")] * NUMERICAL,
     *[("8 hexadecimal digits", "([0-9a-fA-F]{8})?")] * CATEGORICAL,
@@ -56,7 +56,7 @@ class Vocabulary:
 
     def __init__(self, hashes: "Series") -> None:
         order = np.argsort(hashes.to_numpy())
-        # the largest possible hash ends the list, so that each search ends at a place in it
+        # the largest possible hash ends the list, so that each search returns an index in it
         self._hashes = np.append(hashes.to_numpy()[order], np.uint32(2**32 - 1))
         self._ids = np.append(order + 1, 0).astype(np.int32)
         self.rows = len(self._ids)  # of the feature's table

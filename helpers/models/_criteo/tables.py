@@ -23,7 +23,7 @@ _ROWS = {
     """,
 }
 _PUBLISHED = {variant: tuple(map(int, rows.split())) for variant, rows in _ROWS.items()}
-# The first is the CPU target's: T15 with no table above what a laptop has room for.
+# The first is the CPU target's: T15 with tables that a laptop has memory for.
 TABLES = {"T15-10k": tuple(min(rows, 10_000) for rows in _PUBLISHED["T15"]), **_PUBLISHED}
 # Occurrences from which on a hash of raw days has a row of its own. The tables of a variant that is
 # not in TABLES are as large as the user's data set and checkpoint say.

@@ -61,7 +61,7 @@ class Description(BaseModel, frozen=True, extra="forbid"):
     source: Kind
     framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
     function: str = ""  # of the source "function": its module and name, "nets:build"
-    backend: str = ""  # of the source "repository": what runs it in Triton
+    backend: str = ""  # of the source "repository": Triton's backend
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     # Whether the graph's tensors have the batch as their first dimension. If not, they get one of

@@ -11,7 +11,7 @@ from helpers.models import Arrays
 from helpers.models._arrays import Answers, answers, spread, take
 from helpers.models._own.data import Samples
 
-VALUES = 4  # of a tensor that are shown
+VALUES = 4  # shown per tensor
 ROWS = 8
 
 

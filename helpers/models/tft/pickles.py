@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.errors import DataError, one_line
 
-NUMPY = {  # what numpy's own pickles of arrays and scalars need
+NUMPY = {  # the names in numpy's own pickles of arrays and scalars
     "_codecs": ("encode",),
     "numpy": ("ndarray", "dtype"),
     "numpy._core.multiarray": ("_reconstruct", "scalar"),

@@ -31,7 +31,7 @@ LEVELS = np.linspace(0.5, 4, NUMERICAL)  # mean logarithms of the counts
 MISSING = np.linspace(0, 0.3, NUMERICAL)  # shares
 PAIRS = ((0, 9), (1, 13), (2, 24), (4, 8), (6, 22), (11, 17), (14, 20), (19, 25))
 # Weights of the parts of a logit. 26% of the samples are clicks. The area under its ROC curve is
-# 0.85; that of the numbers alone is 0.69, of single ids 0.75, of pairs 0.63.
+# 0.85. The area of the numbers alone is 0.69, of single ids 0.75, of pairs 0.63.
 BIAS, OF_NUMBERS, OF_IDS, OF_PAIRS = -1.0, 0.7, 1.4, 0.7
 
 Floats = NDArray[np.float64]

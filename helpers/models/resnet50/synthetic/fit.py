@@ -29,7 +29,7 @@ FITTED = 2, 2, 1, 1  # first blocks of each layer; the textures need no more
 DAMPED = 0.1  # gain of the others, which change the features a little
 AVERAGED = 4  # batches, over which the final statistics of the batch norms are taken
 UNUSED = -7.0  # of the outputs that no texture has, so that no step is spent on learning that
-LOGIT, RIDGE = 8.0, 100.0  # of the right class, where the others have 0; what weights cost
+LOGIT, RIDGE = 8.0, 100.0  # target of the right class, the others' is 0; penalty of the weights
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ class Statistics:
 def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
     """Compute the statistics of training rows: `ad_id`, whether it was clicked, ages in whole days.
 
-    rate = clicks / rows, 0 below the threshold and for what never was in a training row.
-    count = (ln(rows + 1) - mean) / deviation, both over training rows; the deviation is that of a
-    sample (divided by n - 1). The median is exact, where NVIDIA's is dask's approximation. A
+    rate = clicks / rows, 0 below the threshold and for a key without training rows.
+    count = (ln(rows + 1) - mean) / deviation, both over training rows. The deviation is the
+    sample's (divided by n - 1). The median is exact; NVIDIA's is dask's approximation. A
     missing key is a key like others. Memory holds a row for each ad and for each age.
     """
     shown = rows.group_by("ad_id").agg(shown=pl.len(), clicks=pl.col(CLICKED).sum())
