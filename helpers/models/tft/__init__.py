@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 128
 # Terms of an output of the embedding and the selection of variables, whose first layer takes four.
-# Then of the LSTM at each hour, gate, enrichment, attention (with scores and gate), and three layers.
+# Then of the LSTM at each hour, gate, enrichment, attention (scores, gate), and three layers.
 _SELECTION, _LSTM = [2, 4 * _WIDTH, _WIDTH, _WIDTH, 4], [2 * _WIDTH] * LENGTH
 _ATTENTION = [
     *[_WIDTH] * 5,
