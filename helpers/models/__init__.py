@@ -1,4 +1,4 @@
-"""What a model is to the rest of the package, and where to find one by its name.
+"""The interface of a model for the rest of the package, and the lookup of a model by its name.
 
 A model is a package `helpers.models.<name>` with an object `MODEL`, an instance of `Model`. It
 knows nothing about formats or servers. A package or module `_<name>` holds what models share.
@@ -25,7 +25,7 @@ from helpers.errors import ParameterError
 Answer = TypeVar("Answer")
 Arrays = dict[str, NDArray[Any]]
 Split = Literal["train", "test"]
-# files of a model's package: what generates and fits, and what prepares public raw files
+# files of a model's package: those that generate and fit, and those that prepare raw files
 GENERATING: tuple[str, ...] = ("synthetic/generate.py", "synthetic/fit.py", "data.py")
 PREPARING: tuple[str, ...] = ("raw.py", "raw/__init__.py")
 # A torch.nn.Module or a keras.Model, of which neither framework is imported here, or a `Graph`
@@ -44,9 +44,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """A trained graph that comes as a file: what `build` gives instead of a framework's network."""
+    """A trained graph from a file, which `build` returns instead of a framework's network."""
 
-    content: Any  # what a format makes its file of: ONNX's message, or the folder of a SavedModel
+    content: Any  # the input of a format: ONNX's message, or the folder of a SavedModel
     session: "Session"  # computes it in fp32, as its own runtime does
     layers: tuple[tuple[str, int], ...]  # of each operator its kind and its own parameters
 
@@ -63,7 +63,7 @@ class Part:
 
 
 class SampleSize(NamedTuple):
-    """What an experiment may make the size of a model's samples."""
+    """The sizes that an experiment may choose for a model's samples."""
 
     smallest: int
     largest: int
@@ -88,7 +88,7 @@ class Config(Protocol):
 
     @property
     def opset(self) -> int | None:
-        """The ONNX opset that a server with old runtimes reads; None for one with today's."""
+        """Return the ONNX opset that a server with old runtimes reads; None for current ones."""
 
 
 class Deployment(Config, Protocol):
@@ -102,10 +102,10 @@ class Deployment(Config, Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """What a client sends that is taken along with a model, and how it reads the answer."""
+    """The request of the client in a model repository, and the code that prints the response."""
 
     batch: Arrays  # samples that a person understands, as the data set gives them
-    beside: Arrays  # what the answer is read with: the true label, names, units
+    beside: Arrays  # for reading the response: the true label, names, units
     # lines of Python that print it: `response.as_numpy(name)` is an output, and `sample` has the
     # arrays of both by name; they import numpy and nothing else
     reading: str
@@ -117,14 +117,14 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def facts(self) -> dict[str, str | int]:
-        """Facts for a reader: number of samples and classes, generated or real."""
+        """Return metadata for a reader: numbers of samples and classes, and the origin."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, places: NDArray[np.int64]) -> Arrays:
-        """Read the samples at the rising `places`, as arrays with a leading batch dimension."""
+        """Read the samples at the ascending indices `places`, with a leading batch dimension."""
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
         """Yield every sample once, in order; the last batch may be short.
@@ -141,7 +141,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def decisions(self, outputs: Arrays) -> NDArray[Any]:
-        """Return what a user of the outputs of all samples would decide, one after the other."""
+        """Return the decision that follows from each sample's outputs, in order of `batches`."""
 
 
 class Session(Protocol):
@@ -149,7 +149,7 @@ class Session(Protocol):
 
 
 class Raw(Protocol):
-    """How public raw files become a prepared data set."""
+    """The preparation of a data set from public raw files."""
 
     def holds_raw(self, path: Path) -> bool:
         """Return whether a file or folder holds public raw files, not a prepared set."""
@@ -163,8 +163,8 @@ class Raw(Protocol):
 
 
 class Spread(Protocol):
-    """Makes calls that do not depend on each other, here or on other machines, and gives their
-    answers in order.
+    """A function that runs independent calls, on this machine or others, and returns their results
+    in order.
     """
 
     def __call__(
@@ -173,36 +173,36 @@ class Spread(Protocol):
 
 
 class RawParts(Protocol):
-    """How public raw files that are large become a prepared data set on many machines."""
+    """The preparation of a data set from large raw files on many machines."""
 
     def prepare_parts(
         self, config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
     ) -> None:
-        """Write what `Raw.prepare_raw` writes, by calls of `spread`, with what is between in
-        `scratch`: the same call goes on with what is missing there.
+        """Write the set of `Raw.prepare_raw` by calls of `spread`, with intermediate files in
+        `scratch`. A repeated call makes only the files that are missing there.
 
         Every machine must see the three folders by the same paths. Raises `DataError`.
         """
 
 
 class Wire(Protocol):
-    """How a batch of samples is sent to a model that takes it otherwise, and its answer read."""
+    """The encoding of requests and responses for a model with another tensor layout."""
 
     def encode(self, batch: Arrays) -> Arrays:
         """Turn a batch of samples into a request."""
 
     def decode(self, outputs: Arrays) -> Arrays:
-        """Turn an answer into outputs with one row for each sample."""
+        """Turn a response into outputs with one row per sample."""
 
 
 class Ensemble(Protocol):
-    """A lookup and the graph after it. What the model's `build` gives is the graph alone.
+    """A lookup and the graph after it. The model's `build` returns the graph alone.
 
     `CODE` imports nothing else of this package: a model repository holds a copy of it as the
     lookup's runtime.
     """
 
-    FOLDER: str  # what `write` makes and `load` takes
+    FOLDER: str  # name of the folder that `write` makes and `load` reads
     CODE: Path  # the file or the package with `load` that a repository takes along
     RUNTIME: tuple[str, ...]  # the modules that `load` needs
 
@@ -216,17 +216,17 @@ class Ensemble(Protocol):
         """
 
     def load(self, path: Path, threads: int, device: str) -> Session:
-        """Load what `write` wrote, and `configure` where a model is deployed."""
+        """Load the folder that `write` wrote and, in a deployment, `configure` completed."""
 
     def configure(self, config: Deployment, path: Path) -> tuple[str, ...]:
-        """Add to `path` what only the deployment decides; give the modules that it needs."""
+        """Add the deployment's settings to `path`; return the modules that they need."""
 
     def wire(self, path: Path) -> Wire | None:
-        """Return how samples travel, by what `write` wrote; None if they go as they are."""
+        """Return the encoding of requests for the folder `path`; None if samples need none."""
 
 
 class Reference(Protocol):
-    """The lookup before the framework's own network, in the simplest way that there is."""
+    """The simplest lookup, whose output the framework's own network takes."""
 
     def mapped(self, config: Config, checkpoint: Path) -> Session:
         """Map the files of `checkpoint` itself, as the model's default lookup; write nothing.
@@ -239,7 +239,7 @@ class Model(ABC):
     """One model: its tensors, data sets, checkpoints and network."""
 
     TITLE: str
-    # "torch" or "tensorflow": what the network is built with; "onnxruntime" runs a graph in a file
+    # "torch" or "tensorflow", which builds the network; "onnxruntime" runs a graph in a file
     FRAMEWORK: ClassVar[str]
     PACKAGES: ClassVar[tuple[str, ...]] = ()  # modules that it imports beside the framework
     METRICS: ClassVar[dict[str, Literal["higher", "lower"]]]  # name -> whichever is better
@@ -247,14 +247,13 @@ class Model(ABC):
     SAMPLE_SIZES: ClassVar[dict[str, SampleSize]] = {}  # by the field that gives it
     GENERATED: ClassVar[tuple[str, ...]] = ("generated", "generated-small")  # data sets made here
     TAKES_LABELS: ClassVar[bool] = False  # whether labels are a file of their own
-    DRAWN: ClassVar[str] = ""  # what must stand beside all that comes of a generated data set
-    TAKES_ZEROS: ClassVar[bool] = True  # whether a graph computes zeros, to be warmed up by them
+    DRAWN: ClassVar[str] = ""  # a remark on all results of a generated data set
+    TAKES_ZEROS: ClassVar[bool] = True  # whether a graph accepts zeros, which a warmup sends
     # of a model that is in a Triton repository already: the backend that runs it
     BACKEND: ClassVar[str] = ""
-    BATCH: ClassVar[int]  # samples that the framework computes at once, for want of memory
+    BATCH: ClassVar[int]  # samples per call of the framework, limited by memory
     IS_BATCHED: ClassVar[bool] = True  # whether a graph takes more than one sample at once
-    # int8: how many training samples decide the scales unless an experiment says it, and how many
-    # of them are computed at once
+    # int8: the default number of calibration samples, and the samples per call
     CALIBRATION: ClassVar[tuple[int, int]] = (128, 8)
     # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
     # deviations of each output.
@@ -262,9 +261,7 @@ class Model(ABC):
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Return the names of the dimensions that a parameter file gives sizes: those that a graph
-        leaves free.
-        """
+        """Return the names of a graph's free dimensions, whose sizes a parameter file sets."""
         return ()
 
     @abstractmethod
@@ -304,8 +301,8 @@ class Model(ABC):
         self.module("synthetic.fit").fit(config, dataset, path)
 
     def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        """Choose at most `most` samples that the client in a model repository sends: those that the
-        model's own display shows first.
+        """Choose at most `most` samples for the client in a model repository: the first ones that
+        the model's own display shows.
         """
         if choose := getattr(self.module("display"), "example", None):
             chosen: Example = choose(dataset, most)
@@ -319,44 +316,44 @@ class Model(ABC):
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the fp32 network in evaluation mode; a format makes it fp16 or bf16.
 
-        A torch module takes the inputs in the order of `inputs`, a Keras model as a dict by name;
-        the outputs come in the order of `outputs`. Raises `CheckpointError` if a tensor of
+        A torch module takes the inputs in the order of `inputs`, a Keras model takes a dict by
+        name. The outputs come in the order of `outputs`. Raises `CheckpointError` if a tensor of
         `checkpoint` is missing, surplus or misshapen.
         """
 
     def source(self, config: Config, checkpoint: Path) -> Session | None:
-        """Load the runtime that `checkpoint` comes with, if any: it is the reference then, and not
-        what `build` makes of it.
+        """Load the runtime that `checkpoint` comes with, if any. It is the reference then, instead
+        of the network from `build`.
         """
         return None
 
     @property
     def raw(self) -> Raw | None:
-        """How the model's public raw files are prepared, if it has any."""
-        found: Raw | None = self.module("raw")
-        return found
+        """Return the preparation of the model's public raw files; None if it has none."""
+        module: Raw | None = self.module("raw")
+        return module
 
     @property
     def raw_parts(self) -> RawParts | None:
-        """How they are prepared on many machines, if they are large."""
+        """Return their preparation on many machines; None if they are small."""
         return None
 
     @property
     def ensembles(self) -> dict[str, Ensemble]:
-        """The ways to compose the model, by the name of its lookup, if it is more than one graph;
-        the first is the default.
+        """Return the model's ensembles by the names of their lookups; the first is the default. A
+        model of one graph has none.
         """
         return {}
 
     @property
     def reference(self) -> Reference | None:
-        """How a checkpoint's own files are looked up, if the model is more than one graph."""
+        """Return the lookup in a checkpoint's own files; None if the model is one graph."""
         return None
 
 
 def float_type(config: Config) -> str:
-    """Return the name of the type of an exported graph's floating-point tensors: fp16 is visible
-    from outside.
+    """Return the type of an exported graph's floating-point tensors. With fp16, its inputs and
+    outputs are fp16 too.
     """
     return "float16" if config.export_precision == "fp16" else "float32"
 
@@ -380,14 +377,14 @@ def at_once(name: str, samples: int) -> int:
 
 
 def raw(name: str) -> Raw | None:
-    """Return how the raw files of the model `name` are prepared, if it has any."""
+    """Return the preparation of the raw files of the model `name`; None if it has none."""
     return get(name).raw
 
 
 def ensemble(name: str, lookup: str = "") -> Ensemble | None:
-    """Return how the model `name` is composed, if it is more than one graph."""
-    known = get(name).ensembles
-    return known.get(lookup) or next(iter(known.values()), None)
+    """Return an ensemble of the model `name`; None if the model is one graph."""
+    ensembles = get(name).ensembles
+    return ensembles.get(lookup) or next(iter(ensembles.values()), None)
 
 
 def lookups(name: str) -> tuple[str, ...]:
@@ -397,33 +394,33 @@ def lookups(name: str) -> tuple[str, ...]:
 
 @cache
 def recipe(name: str, modules: tuple[str, ...] = GENERATING) -> list[Path]:
-    """List the files that decide what some modules of the model `name` write, below this folder:
-    the modules and what they import. A model that generates nothing has its package instead.
+    """List the source files that determine the output of some modules of the model `name`. They are
+    the modules and their imports below this folder; a model that generates nothing has its package.
     """
     package = Path(getfile(type(get(name)))).parent
     left = [path for module in modules if (path := package / module).is_file()]
     left = left or [Path(__file__).with_name(name) / "__init__.py"]
-    found = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
+    files = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
     while left:
-        found.add(path := left.pop())
-        left += _imported(path) - found
-    return sorted(found)
+        files.add(path := left.pop())
+        left += _imported(path) - files
+    return sorted(files)
 
 
 def _imported(path: Path) -> set[Path]:
     """Find the files of this folder, but for this one, that a file imports by `from`."""
-    found = set()
+    imported = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{__name__}."):
             module = Path(__file__).parent.joinpath(*str(node.module).split(".")[2:])
             for name in (module / alias.name for alias in node.names):
                 files = (name.with_suffix(".py"), name / "__init__.py", module.with_suffix(".py"))
-                found.add(next(filter(Path.is_file, files), module / "__init__.py"))
-    return found - {Path(__file__)}
+                imported.add(next(filter(Path.is_file, files), module / "__init__.py"))
+    return imported - {Path(__file__)}
 
 
 def sources(name: str) -> list[Path]:
-    """List every file that decides what the model `name` computes: all of its packages."""
+    """List every source file that determines what the model `name` computes: all its packages."""
     here, files = Path(__file__).parent, recipe(name)
     packages = {here / name, *(path.parent for path in files)} - {here}
-    return sorted({*files, *(path for each in packages for path in each.glob("*.py"))})
+    return sorted({*files, *(path for package in packages for path in package.glob("*.py"))})

@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays
 
-# What a network answers: asked for a batch, or the outputs of all samples of a set in order
+# A network: a function of a batch, or the outputs of all samples of a set in order
 Answers: TypeAlias = Callable[[Arrays], Arrays] | Arrays
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # by which SplitMix64 moves on
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 
 
 def spread(total: int, count: int | None = None) -> NDArray[np.int64]:
-    """Choose `count` of `total` places, rising and evenly spread; all of them without a count."""
+    """Choose `count` of `total` indices, ascending and evenly spaced; all without a count."""
     count = total if count is None else min(count, total)
     return np.arange(count) * total // max(count, 1)
 
 
 def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Draw `count` different places of `total`, rising; raise DataError if there are fewer."""
+    """Draw `count` different indices below `total`, sorted; raise DataError if there are fewer."""
     if count > total:
         raise DataError(f"{count:,} training samples are needed, but the set has {total:,}")
     return np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
@@ -38,9 +38,9 @@ def concatenate(batches: Iterable[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def answers(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
+def answers(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
     """Return the outputs of `batch`, which are the samples at `places` of a set."""
-    return given(batch) if callable(given) else take(given, places)
+    return infer(batch) if callable(infer) else take(infer, places)
 
 
 def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

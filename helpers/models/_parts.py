@@ -1,7 +1,7 @@
-"""A preparation of raw files in parts that many machines make side by side, each part once.
+"""The preparation of raw files in parts, by many machines in parallel, each part once.
 
-A step is a list of calls that do not depend on each other; each leaves files in a folder that all
-machines see, whole or not at all. So what was interrupted goes on with the parts that are missing.
+A step is a list of independent calls. Each call writes complete files or none, into a folder that
+all machines see. So an interrupted preparation continues with the missing parts.
 """
 
 import os
@@ -18,14 +18,14 @@ from helpers.models import Answer
 def one_after_another(
     do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
 ) -> Sequence[Answer]:
-    """Make the calls of a step here."""
+    """Run the calls of a step on this machine."""
     return [do(*arguments) for arguments in calls]
 
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path | None]:
-    """Return where to write the file or folder `path`, which is there after the block; None if it
-    is there already.
+    """Yield a temporary path that becomes the file or folder `path` after the block; None if `path`
+    exists.
     """
     if path.exists():
         yield None

@@ -1,4 +1,4 @@
-"""How far the outputs of an exported network may be from the framework's, by rounding alone.
+"""Tolerances of an exported network's outputs, which follow from rounding alone.
 
 Rounding errors accumulate along the longest path of a network, from an input to an output. For n
 roundings with the unit roundoff u, Higham and Mary ("A new approach to probabilistic rounding error
@@ -8,13 +8,13 @@ analysis", SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4) bound the relative err
 
 where the errors are independent with mean zero, and where lambda sets the probability. That
 replaces the n u of the worst case (Higham, "Accuracy and Stability of Numerical Algorithms",
-section 3.1), which no real network comes near. The bound is on the sum of the terms' magnitudes;
-here it is used for differences in standard deviations of an output, which are of a like size.
+section 3.1), which no real network comes near. The bound is on the sum of the terms' magnitudes.
+Here it applies to differences in standard deviations of an output, which are of a similar size.
 
 int8 has no exponent: a tensor's range is cut into 256 equal steps. With a range of four deviations
-to each side half a step is 2^-6 deviations, and errors spread evenly within it have a deviation of
-2^-6 / sqrt(3). What lies outside the range is cut off, by more than any rounding: hence twice the
-lambda. So int8 does not tell two similar samples from one another.
+to each side, half a step is 2^-6 deviations. Uniform errors within it have a deviation of 2^-6 /
+sqrt(3). Values outside the range are clipped, with larger errors than rounding: hence twice the
+lambda. So int8 cannot distinguish two similar samples.
 """
 
 from collections.abc import Sequence
@@ -28,15 +28,14 @@ LARGEST_INT8 = 8
 def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
     """Return the largest (max, mean) difference for each precision.
 
-    `sums` has the number of terms of each sum on the longest path: the inner dimensions of its
-    matrix products and convolutions, for each step of a recurrent layer. In fp32 every term rounds.
-    Of 16 or 8 bits are only weights and results, so each sum has two roundings: it is accumulated
-    in more.
+    `sums` has the number of terms of each sum on the longest path. They are the inner dimensions of
+    its matrix multiplications and convolutions, for each step of a recurrent layer. In fp32 every
+    term rounds. Lower precisions round only weights and results, so each sum has two roundings.
     """
-    found = {}
+    tolerances = {}
     for precision, u in UNIT_ROUNDOFF.items():
         n = sum(sums) if precision == "fp32" else 2 * len(sums)
         root, rest = sqrt(n), n * u * u / (1 - u)
         largest = LARGEST_INT8 if precision == "int8" else LARGEST
-        found[precision] = expm1(largest * root * u + rest), expm1(MEAN * root * u + rest)
-    return found
+        tolerances[precision] = expm1(largest * root * u + rest), expm1(MEAN * root * u + rest)
+    return tolerances

@@ -1,4 +1,4 @@
-"""What generating data sets and fitting checkpoints have in common for all models."""
+"""Functions for generating data sets and fitting checkpoints, common to all models."""
 
 import time
 from collections.abc import Mapping
@@ -7,28 +7,28 @@ from typing import SupportsFloat, TypeVar
 from helpers.errors import DataError
 
 REPORT_EVERY = 20  # steps
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-def lookup_size(name: str, sets: Mapping[str, Found], otherwise: str) -> Found:
-    """Look up the size of the generated set `name`; raise DataError naming all sets if it is none,
-    and what else can be given (`otherwise`).
+def lookup_size(name: str, sets: Mapping[str, Value], otherwise: str) -> Value:
+    """Look up the size of the generated set `name`; raise DataError if there is none. The error
+    names all sets and the alternatives, `otherwise`.
     """
     if name not in sets:
         raise DataError(f"Unknown data set '{name}'. Use one of {', '.join(sets)}{otherwise}.")
     return sets[name]
 
 
-def lookup_recipe(name: str, recipes: Mapping[str, Found]) -> Found:
+def lookup_recipe(name: str, recipes: Mapping[str, Value]) -> Value:
     """Look up how a checkpoint is fitted to the set `name`; raise DataError if there is no way."""
     if name not in recipes:
-        known = ", ".join(recipes)
-        raise DataError(f"No checkpoint can be fitted to '{name}'. Use one of {known}.")
+        names = ", ".join(recipes)
+        raise DataError(f"No checkpoint can be fitted to '{name}'. Use one of {names}.")
     return recipes[name]
 
 
 class TrainingLog:
-    """Prints how far a fit of `steps` steps has come."""
+    """The printed progress of a fit of `steps` steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._started = steps, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Reading the files of a data set: texts in blocks, and what is wrong with a file in one line."""
+"""Reading the files of a data set: texts in blocks, and a file's fault in one line."""
 
 import zlib
 from collections.abc import Iterator
@@ -44,19 +44,19 @@ def read_text_chunks(path: Path, name: str, size: int = 1) -> Iterator[bytes]:
     """Yield the first line of a text, then whole lines: `size` bytes and the rest of the last line.
 
     `path` is the text itself or a zip file with `name` in any of its folders, which is read without
-    unpacking it. Raises DataError if that is damaged, encrypted or lacks the text, and for a line
-    longer than LONGEST_LINE before all of it is in memory: it may be a thousand times the size of
-    its zip file.
+    unpacking it. Raises DataError if that is damaged, encrypted or lacks the text. For a line
+    longer than LONGEST_LINE it raises before the whole line is in memory: a line may be a thousand
+    times its zip file.
     """
-    wanted = 1
+    to_read = 1
     with as_data_error(path, "is damaged"), _opened(path, name) as file:
-        while text := file.read(wanted):
+        while text := file.read(to_read):
             if begun := len(text) - 1 - text.rfind(b"\n"):  # bytes of a line that is not whole
                 text += (rest := file.readline(LONGEST_LINE))
                 if begun + len(rest) > LONGEST_LINE:
                     raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
             yield text
-            wanted = size
+            to_read = size
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
             yield file
         return
     with ZipFile(path) as archive:
-        members = [each for each in archive.infolist() if Path(each.filename).name == name]
+        members = [member for member in archive.infolist() if Path(member.filename).name == name]
         if not members:
             raise DataError(f"{path} lacks {name}")
         if members[0].flag_bits & 1:

@@ -3,7 +3,7 @@
 A folder: `dense/config.json`; `dense/dense.index` and its data, weights saved by TensorFlow;
 `sparse/config.json`; `sparse/feature_<i>.npy`, float32 [rows, 128]. The weights' names are the
 attributes of NVIDIA's Keras model in its public source, for want of a public checkpoint. Keras 2
-names the weights of a model with these attributes so, and reads what `save` writes:
+gives the weights of a model with these attributes the same names, and reads the files of `save`:
     bottom_mlp_layers/<0 to 2>/{kernel, bias}, top_mlp/<0 to 4>/{kernel, bias} and, in DCNv2,
     interact_op/cross_layers/<0 to 2>/{_dense_u/kernel, _dense_v/kernel, _dense_v/bias}
 """
@@ -67,9 +67,9 @@ def load(model: str, variant: str, path: Path) -> "Model":
     for file in sorted((path / "dense").iterdir()):
         if not _DENSE_FILES.fullmatch(file.name):
             raise CheckpointError(f"{file} is not part of a checkpoint of {model}")
-    made = network.network(model)
-    checkpoint.load(path / "dense/dense", model, _weights(made))
-    return made
+    dense = network.network(model)
+    checkpoint.load(path / "dense/dense", model, _weights(dense))
+    return dense
 
 
 def tables(model: str, variant: str, path: Path) -> list[Table]:
@@ -80,14 +80,14 @@ def tables(model: str, variant: str, path: Path) -> list[Table]:
     network.
     """
     expected = {
-        f"feature_{place}.npy": f"<f4 {[rows, DIMENSION]} by rows"
-        for place, rows in enumerate(_checked_rows(model, variant, path))
+        f"feature_{feature}.npy": f"<f4 {[rows, DIMENSION]} by rows"
+        for feature, rows in enumerate(_checked_rows(model, variant, path))
     }
     files = sorted(set((path / "sparse").iterdir()) - {path / "sparse/config.json"})
-    found = {file.name: _mapped(file) for file in files}
-    layouts = {name: _layout(table) for name, table in found.items()}
+    mapped = {file.name: _mapped(file) for file in files}
+    layouts = {name: _layout(table) for name, table in mapped.items()}
     check(path / "sparse", model, layouts, expected)
-    return [found[name] for name in expected]
+    return [mapped[name] for name in expected]
 
 
 def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
@@ -95,7 +95,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
     sizes = _sizes(rows)
     configs: dict[str, dict[str, object]] = {
         "dense": {
-            # NVIDIA's code wants to be told of the cross layers in either case
+            # NVIDIA's code needs these two fields for either model
             "num_cross_layers": None,
             "cross_layer_projection_dim": None,
             **ARCHITECTURE[model],
@@ -122,7 +122,7 @@ def save(model: str, dense: "Model", rows: Iterable[int], path: Path) -> None:
 
 
 def _weights(dense: "Model") -> "dict[str, Variable]":
-    """Map the weights by their places in NVIDIA's model."""
+    """Map the weights by their paths in NVIDIA's model."""
     return {
         f"{layer.name.replace('.', '/')}/{weight.name}": weight
         for layer in dense.layers
@@ -136,26 +136,26 @@ def _sizes(rows: Iterable[int]) -> dict[str, object]:
 
 
 def _checked_rows(model: str, variant: str, path: Path) -> list[int]:
-    """Check both configurations; give the rows of the tables."""
+    """Check both configurations; return the rows of the tables."""
     dense, sparse = (path / name / "config.json" for name in ("dense", "sparse"))
     rows = list(TABLES.get(variant) or _read(dense)["categorical_cardinalities"])
     sizes = _sizes(rows)
     for file, expected in ((dense, ARCHITECTURE[model] | sizes), (sparse, sizes)):
         fields = _read(file)
-        for field, wanted in expected.items():
-            found = fields.get(field)
-            if wanted not in (found, SYNONYMS.get(str(found))):
-                text = _difference(field, found, wanted)
+        for field, required in expected.items():
+            actual = fields.get(field)
+            if required not in (actual, SYNONYMS.get(str(actual))):
+                text = _difference(field, actual, required)
                 raise CheckpointError(f"{file} is not {model}'s: {text}")
     return rows
 
 
-def _difference(field: str, found: object, wanted: object) -> str:
-    """Describe how a field differs; of a list of the right length, its first place that does."""
-    if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
-        place = next(n for n, value in enumerate(wanted) if found[n] != value)
-        field, found, wanted = f"{field}[{place}]", found[place], wanted[place]
-    return f"{field} is {json.dumps(found)[:80]} and should be {json.dumps(wanted)[:80]}"
+def _difference(field: str, actual: object, required: object) -> str:
+    """Describe how a field differs; for a list of the right length, its first wrong element."""
+    if isinstance(required, list) and isinstance(actual, list) and len(actual) == len(required):
+        index = next(n for n, value in enumerate(required) if actual[n] != value)
+        field, actual, required = f"{field}[{index}]", actual[index], required[index]
+    return f"{field} is {json.dumps(actual)[:80]} and should be {json.dumps(required)[:80]}"
 
 
 def _read(path: Path) -> dict[str, Any]:

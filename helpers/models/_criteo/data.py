@@ -1,4 +1,4 @@
-"""How the samples of a split-binary folder lie on disk, are read in batches, and are scored."""
+"""The samples of a split-binary folder: files, batches and metrics."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ Rows = slice | NDArray[np.int64]
 
 
 class Samples(NamedTuple):
-    """Some samples, as they are computed with."""
+    """Samples with their features and labels."""
 
     categorical: NDArray[np.int32]  # [samples, 26]: rows of the tables
     numerical: NDArray[np.float32]  # [samples, 13]
@@ -28,7 +28,7 @@ class Samples(NamedTuple):
 
     @property
     def inputs(self) -> Arrays:
-        """What the network reads of them, by name."""
+        """Return the network's inputs by name."""
         return dict(zip(INPUTS, self[:2], strict=True))
 
 
@@ -44,12 +44,12 @@ class SplitBinary(Dataset):
         self, folder: Path, tables: tuple[int, ...] | None = None, part: str = "test"
     ) -> None:
         self.spec = spec.read(folder)
-        own = self.spec.cardinalities
-        for place, (found, wanted) in enumerate(zip(own, tables or own, strict=True)):
-            if found != wanted:
+        sizes = self.spec.cardinalities
+        for feature, (size, rows) in enumerate(zip(sizes, tables or sizes, strict=True)):
+            if size != rows:
                 raise DataError(
-                    f"{folder / spec.FILE}: feature {place} has {found:,} ids, but the network's "
-                    f"table has {wanted:,} rows. Use variant 'own', which takes the folder's."
+                    f"{folder / spec.FILE}: feature {feature} has {size:,} ids, but the network's "
+                    f"table has {rows:,} rows. Use variant 'own', which takes the folder's."
                 )
         self._files = numbers, label, *ids = self.spec.parts[part]
         self._numerical = _mapped(numbers, f"({NUMERICAL},)float16")
@@ -91,17 +91,17 @@ class SplitBinary(Dataset):
         categorical: NDArray[np.int32] = np.stack(columns, axis=1, dtype=np.int32)
         wrong = (categorical < 0) | (categorical >= tables)
         if wrong.any():
-            row, place = np.argwhere(wrong)[0]
-            text = f"{categorical[row, place]}, but its table has {tables[place]:,} rows"
-            raise DataError(f"{ids[place]} has the id {text}")
+            row, feature = np.argwhere(wrong)[0]
+            text = f"{categorical[row, feature]}, but its table has {tables[feature]:,} rows"
+            raise DataError(f"{ids[feature]} has the id {text}")
         return Samples(categorical, numerical, clicks)
 
     def clicks(self, rows: Rows = slice(None)) -> NDArray[np.bool_]:
         """Read the labels of the samples `rows`; raise DataError for one other than 0 and 1."""
-        found = self._clicks[rows]
-        if len(found) and found.max() > 1:
+        labels = self._clicks[rows]
+        if len(labels) and labels.max() > 1:
             raise DataError(f"{self._files[1]} has a label other than 0 and 1")
-        return np.asarray(found, dtype=np.bool_)
+        return np.asarray(labels, dtype=np.bool_)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Return the area under the ROC curve and the mean cross-entropy of all logits.
@@ -123,7 +123,7 @@ class SplitBinary(Dataset):
 
 
 def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Return the share of pairs of a click and none that `logits` order rightly; ties count half.
+    """Return the share of (click, no click) pairs that `logits` rank correctly; ties count half.
 
     This is the exact area under the ROC curve; NVIDIA's code approximates it with 8,000 thresholds
     (Keras's AUC). Both arrays are [samples]; a logit that is not a number makes it NaN.
@@ -134,8 +134,8 @@ def auc(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
 
 
 def cross_entropy(clicks: NDArray[np.bool_], logits: NDArray[np.float64]) -> float:
-    """Return the mean of -log of the probability that a logit gives to what happened (nats)."""
-    with np.errstate(invalid="ignore"):  # what is not a number stays so
+    """Return the mean negative log-likelihood of the labels, in nats."""
+    with np.errstate(invalid="ignore"):  # NaN stays NaN
         return float(np.logaddexp(0, np.where(clicks, -logits, logits)).mean())
 
 

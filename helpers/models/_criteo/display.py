@@ -61,9 +61,9 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
     places = spread(len(dataset), PREDICTED)
     parts = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
     outputs = concatenate(answers(infer, dataset.take(part), part) for part in parts)
-    (logits,) = (np.asarray(found, np.float64).reshape(-1) for found in outputs.values())
+    (logits,) = (np.asarray(output, np.float64).reshape(-1) for output in outputs.values())
     clicks = dataset.clicks(places)
-    predicted, observed, deviations = (100 * each for each in _tenths(logits, clicks))
+    predicted, observed, deviations = (100 * share for share in _tenths(logits, clicks))
     figure, (axes, zoom) = subplots("Predicted and observed clicks", 2, 3.3)
     places = np.arange(1, len(predicted) + 1)
     axes.bar(places, observed, 0.7, color=COLOURS[0], label="observed")
@@ -76,9 +76,9 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
     style: dict[str, Any] = {"fmt": "o", "color": COLOURS[1], "ms": 5, "lw": 1}
     zoom.errorbar(predicted, observed, 2 * deviations, label="±2 standard errors", **style)
     zoom.set(xlabel="predicted clicks (%)", ylabel="observed clicks (%)")
-    for each in (axes, zoom):
-        each.legend(frameon=False, fontsize=8)
-        each.yaxis.set_major_formatter(number)
+    for panel in (axes, zoom):
+        panel.legend(frameon=False, fontsize=8)
+        panel.yaxis.set_major_formatter(number)
     text = (
         f"Of {len(clicks):,} samples in {len(places)} groups of rising prediction, the lowest has "
         f"{observed[0]:.1f}% clicks where {predicted[0]:.1f}% are predicted, the highest "
@@ -89,16 +89,16 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
 
 
 def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
-    """Return a row for each of eight samples, four of them clicks where there are as many: the
-    probability that `infer` gives to a click, and what happened.
+    """Return a row for each of eight samples: the predicted probability of a click, and the label.
+    Four of them are clicks, if the set has as many.
     """
     places = _shown(dataset)
     samples = dataset.read(places)
     (logits,) = answers(infer, samples.inputs, places).values()
     chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
     return [
-        {"sample": int(place), "probability of a click": float(chance), "actual": _said(clicked)}
-        for place, chance, clicked in zip(places, chances, samples.clicks, strict=True)
+        {"sample": int(sample), "probability of a click": float(chance), "actual": _label(clicked)}
+        for sample, chance, clicked in zip(places, chances, samples.clicks, strict=True)
     ]
 
 
@@ -113,10 +113,10 @@ def _shown(dataset: SplitBinary) -> NDArray[np.int64]:
     places = spread(len(dataset), PREDICTED)
     clicked = dataset.clicks(places)
     kinds = (places[clicked], places[~clicked])
-    return np.sort(np.concatenate([each[spread(len(each), SHOWN // 2)] for each in kinds]))
+    return np.sort(np.concatenate([kind[spread(len(kind), SHOWN // 2)] for kind in kinds]))
 
 
-def _said(clicked: bool) -> str:
+def _label(clicked: bool) -> str:
     return "clicked" if clicked else "not clicked"
 
 

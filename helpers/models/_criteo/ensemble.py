@@ -1,4 +1,4 @@
-"""How DLRM and DCNv2 are composed on Triton: the lookup of 26 embeddings, then the dense graph."""
+"""DLRM and DCNv2 as ensembles in Triton: the lookup of 26 embeddings, then the dense graph."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -24,8 +24,8 @@ RUNTIME: tuple[str, ...] = ("numpy",)
 
 
 def parts(config: Config) -> tuple[Part, Part]:
-    """Describe the lookup, 26 ids to their embeddings one after the other, and the graph that
-    `build` gives, 13 numbers and the embeddings to a logit.
+    """Describe the lookup and the graph from `build`. The lookup maps 26 ids to their concatenated
+    embeddings; the graph maps 13 numbers and the embeddings to a logit.
     """
     width = (CATEGORICAL * DIMENSION,)
     lookup = Part(
@@ -45,7 +45,7 @@ def parts(config: Config) -> tuple[Part, Part]:
 
 
 def write(config: Config, checkpoint: Path, path: Path) -> None:
-    """Write the tables of `checkpoint` into one file in the new folder `path`, a piece at a time.
+    """Write the tables of `checkpoint` into one file in the new folder `path`, a chunk at a time.
 
     int8 has a scale for each row: the largest magnitude of the row becomes 127.
     """
@@ -72,25 +72,25 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
 
 
 def _pieces(tables: Iterable[checkpoints.Table]) -> Iterator[NDArray[np.float32]]:
-    """Read the rows of all tables, [rows, width], at most `CHUNK` at a time; what is mapped would
+    """Read the rows of all tables, [rows, width], at most `CHUNK` at a time. Mapped pages would
     stay in memory.
     """
     for table in tables:
         with Path(str(table.filename)).open("rb") as source:
             source.seek(table.offset)
-            while (found := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:
-                yield found.reshape(-1, DIMENSION)
+            while (chunk := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:
+                yield chunk.reshape(-1, DIMENSION)
 
 
 def configure(config: Config, path: Path) -> tuple[str, ...]:
-    """A lookup in mapped files has no settings, and needs nothing else."""
+    """Return no modules: a lookup in mapped files has no settings."""
     return ()
 
 
 def wire(path: Path) -> None:
-    """Samples travel as they are."""
+    """Return None: samples need no encoding."""
 
 
 def mapped(config: Config, checkpoint: Path) -> Lookup:
-    """Map the tables in the files of `checkpoint` itself; nothing is written."""
+    """Map the tables in the files of `checkpoint` itself; write nothing."""
     return Lookup([*checkpoints.tables(config.model, config.variant, checkpoint)])

@@ -53,7 +53,7 @@ def parts(config: Config) -> tuple[Part, Part]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How samples travel: the rows of the 26 tables, and whether they are fused."""
+    """The layout of requests: the rows of the 26 tables, and whether they are fused."""
 
     cardinalities: Sequence[int]
     fused: bool
@@ -72,18 +72,18 @@ class Layout:
         }
 
     def decode(self, outputs: Arrays) -> Arrays:
-        """Turn an answer into one logit a sample, [samples, 1]."""
+        """Turn a response into one logit per sample, [samples, 1]."""
         return {name: array.reshape(-1, 1) for name, array in outputs.items()}
 
 
 def write(config: Config, checkpoint: Path, path: Path) -> None:
-    """Write NVIDIA's folders of keys and vectors to the new folder `path`, a piece at a time."""
+    """Write NVIDIA's folders of keys and vectors to the new folder `path`, a chunk at a time."""
     tables = checkpoints.tables(config.model, config.variant, checkpoint)
     path.mkdir()
 
-    def rows_of(place: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        first = sum(map(len, tables[:place])) if config.fused else 0
-        table = tables[place]
+    def rows_of(index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        first = sum(map(len, tables[:index])) if config.fused else 0
+        table = tables[index]
         for start in range(0, len(table), CHUNK_ROWS):
             chunk = np.asarray(table[start : start + CHUNK_ROWS])
             yield np.arange(first + start, first + start + len(chunk)), chunk
@@ -92,37 +92,37 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
             yield keys, np.zeros((short, DIMENSION), np.float32)
 
     if config.fused:
-        files.write(path / "0", (each for place in range(CATEGORICAL) for each in rows_of(place)))
+        files.write(path / "0", (chunk for index in range(CATEGORICAL) for chunk in rows_of(index)))
     else:
-        for place in range(CATEGORICAL):
-            files.write(path / str(place), rows_of(place))
+        for index in range(CATEGORICAL):
+            files.write(path / str(index), rows_of(index))
     layout = {"cardinalities": [len(table) for table in tables], "fused": config.fused}
     (path / LAYOUT).write_text(json.dumps(layout) + "\n")
 
 
 class Folders:
-    """All rows of NVIDIA's folders, mapped: exact, and without a store."""
+    """A lookup that maps all rows of NVIDIA's folders: exact, and without a store."""
 
     def __init__(self, path: Path) -> None:
         count = 1 if json.loads((path / LAYOUT).read_text())["fused"] else CATEGORICAL
         self._tables = []
-        for place in range(count):
-            rows = files.rows(path / str(place), DIMENSION)
-            vectors = path / str(place) / files.VECTORS
+        for index in range(count):
+            rows = files.rows(path / str(index), DIMENSION)
+            vectors = path / str(index) / files.VECTORS
             self._tables.append(np.memmap(vectors, "<f4", "r", shape=(rows, DIMENSION)))
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are places of rows."""
+        """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are row numbers."""
         keys, counts = np.ravel(inputs["KEYS"]), np.ravel(inputs["NUMKEYS"])
-        each = np.split(keys, np.cumsum(counts)[:-1])
-        found = [table[own].reshape(-1) for table, own in zip(self._tables, each, strict=True)]
-        return {"OUTPUT0": np.concatenate(found)[None]}
+        split = np.split(keys, np.cumsum(counts)[:-1])
+        vectors = [table[rows].reshape(-1) for table, rows in zip(self._tables, split, strict=True)]
+        return {"OUTPUT0": np.concatenate(vectors)[None]}
 
 
 def wire(path: Path) -> Layout:
-    """Read how samples travel to the store of the folder `path`."""
-    found = json.loads((path / LAYOUT).read_text())
-    return Layout(found["cardinalities"], found["fused"])
+    """Read the layout of requests to the store of the folder `path`."""
+    layout = json.loads((path / LAYOUT).read_text())
+    return Layout(layout["cardinalities"], layout["fused"])
 
 
 def configure(config: Deployment, path: Path) -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def configure(config: Deployment, path: Path) -> tuple[str, ...]:
     Return the packages that its databases need.
     """
     layout = wire(path)
-    found = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
-    (path / session.JSON).write_text(found.model_dump_json(indent=2) + "\n")
-    needed = ("redis",) if found.volatile_db.type == "redis_cluster" else ()
-    return (*needed, *(("rocksdict",) if found.persistent_db.type == "rocks_db" else ()))
+    content = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
+    (path / session.JSON).write_text(content.model_dump_json(indent=2) + "\n")
+    needed = ("redis",) if content.volatile_db.type == "redis_cluster" else ()
+    return (*needed, *(("rocksdict",) if content.persistent_db.type == "rocks_db" else ()))
 
 
 def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.Settings:
@@ -143,7 +143,7 @@ def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.
     model = {
         "model": f"{config.model}_sparse",
         "sparse_files": folders,
-        "embedding_table_names": [f"sparse_embedding{place}" for place in range(count)],
+        "embedding_table_names": [f"sparse_embedding{index}" for index in range(count)],
         "embedding_vecsize_per_table": [DIMENSION] * count,
         "maxnum_catfeature_query_per_table_per_sample": [1] * count,
         "default_value_for_each_table": [1.0] * count,
@@ -153,7 +153,7 @@ def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.
 
 
 def load(path: Path, threads: int, device: str) -> Session:
-    """Open the store of a deployed folder; an artifact has no settings of one, and is mapped."""
+    """Open the store of a deployed folder; map an artifact, which has no settings of a store."""
     if (path / session.JSON).is_file():
         return session.load(path, threads, device, read_only=True)
     return Folders(path)

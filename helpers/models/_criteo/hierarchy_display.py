@@ -1,4 +1,4 @@
-"""The parts of a lookup and the memory that they take, for readers."""
+"""The levels of a lookup and their memory, for readers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,8 +43,8 @@ WITHOUT_EFFECT = "\nNo effect: {fields}.\n"
 # Bytes of a row beside its vector.
 CACHE_ROW = 8 + 8 + 4  # key, stamp, scratch
 MAP_ROW = 8  # key; its index comes on top
-REDIS_ROW = 8 + 64  # key, and what a hash's entry takes in Redis 7
-ROCKS_ROW = 8 + 12  # key, and what a block adds
+REDIS_ROW = 8 + 64  # key, and the overhead of a hash's entry in Redis 7
+ROCKS_ROW = 8 + 12  # key, and a block's overhead
 
 
 def describe_lookup(config: "Deployment") -> "Markdown":
@@ -91,9 +91,9 @@ def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]
         ]
     layout = _layout(config, artifact / hierarchical.FOLDER)
     count = 1 if layout.fused else len(layout.cardinalities)
-    folders = [artifact / hierarchical.FOLDER / str(place) for place in range(count)]
+    folders = [artifact / hierarchical.FOLDER / str(index) for index in range(count)]
     rows = [files.rows(folder, DIMENSION) for folder in folders]
-    content = hierarchical.json_of(config, layout, [str(place) for place in range(count)])
+    content = hierarchical.json_of(config, layout, [str(index) for index in range(count)])
     return memory_estimate(content, rows, config.device)
 
 
@@ -108,24 +108,24 @@ def memory_estimate(
     ) -> dict[str, object]:
         widths = model.embedding_vecsize_per_table
         size = sum(n * (4 * width + row) for n, width in zip(counts, widths, strict=True)) + index
-        found = {"level": name, "kind": kind, "rows": sum(counts)}
-        return found | {"MB": round(size / 1e6, 1), "where": where}
+        entry = {"level": name, "kind": kind, "rows": sum(counts)}
+        return entry | {"MB": round(size / 1e6, 1), "where": where}
 
-    found = []
+    levels = []
     if model.gpucache:
         held = [cache.WAYS * cache.number_of_sets(int(model.gpucacheper * count)) for count in rows]
         where = "the GPU" if device == "gpu" else "the server's process"
-        found.append(level("cache", "set-associative", held, CACHE_ROW, where))
+        levels.append(level("cache", "set-associative", held, CACHE_ROW, where))
     largest = volatile.overflow_margin * volatile.num_partitions
-    kept = [min(int(volatile.initial_cache_rate * count), largest) for count in rows]
+    cached = [min(int(volatile.initial_cache_rate * count), largest) for count in rows]
     if volatile.type == "redis_cluster":
-        found.append(level("volatile", "Redis", kept, REDIS_ROW, f"Redis at {volatile.address}"))
+        levels.append(level("volatile", "Redis", cached, REDIS_ROW, f"Redis at {volatile.address}"))
     elif volatile.type != "disabled":
-        index = sum(map(hash_map.index_bytes, kept))
-        found.append(level("volatile", "hash map", kept, MAP_ROW, "the server's process", index))
+        index = sum(map(hash_map.index_bytes, cached))
+        levels.append(level("volatile", "hash map", cached, MAP_ROW, "the server's process", index))
     if persistent.type != "disabled":
-        found.append(level("persistent", "RocksDB", rows, ROCKS_ROW, f"disk: {persistent.path}"))
-    return found
+        levels.append(level("persistent", "RocksDB", rows, ROCKS_ROW, f"disk: {persistent.path}"))
+    return levels
 
 
 def _layout(config: "Deployment", path: Path | None = None) -> hierarchical.Layout:

@@ -1,8 +1,8 @@
 """The lookup of the embeddings, in memory that is mapped from files; pages are read when used.
 
-It imports nothing of this package: a model repository takes this file along. Whatever else holds
-tables, a hierarchical store say, can take its place by offering the same `load`. It keeps to Python
-3.8, which the images of older releases have.
+It imports nothing of this package: a model repository takes this file along. A hierarchical store
+can replace it with a `load` of the same signature. It has to run in Python 3.8, which the images of
+older releases have.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Lookup:
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return [batch, tables x width] for ids [batch, tables] that have a row."""
-        found = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
-        return np.concatenate(found, axis=1)
+        vectors = [table[ids[:, feature]] for feature, table in enumerate(self._tables)]
+        return np.concatenate(vectors, axis=1)
 
 
 class JoinedLookup(Lookup):
-    """All tables in one array, each behind the one before it, so that one call copies all rows.
+    """All tables concatenated in one array, so that one call copies all rows.
 
-    Rows are float32, float16, or int8 with a scale each; what is looked up is float32.
+    Rows are float32, float16, or int8 with a scale each; the output is float32.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,25 +88,25 @@ class JoinedLookup(Lookup):
 
     def rows_of(self, ids: Ids) -> NDArray[np.float32]:
         samples, features, width = *ids.shape, self._table.shape[1]
-        found, rows = np.empty((samples, features, width), dtype=np.float32), ids + self._first
+        vectors, rows = np.empty((samples, features, width), dtype=np.float32), ids + self._first
         if self._table.dtype == np.float32:
             # every id is inside: "clip" only saves the copy that numpy's own check of them needs
-            np.take(self._table, rows, axis=0, out=found, mode="clip")
-            return found.reshape(samples, features * width)
+            np.take(self._table, rows, axis=0, out=vectors, mode="clip")
+            return vectors.reshape(samples, features * width)
         for start in range(0, samples, PIECE):
-            piece, target = rows[start : start + PIECE], found[start : start + PIECE]
+            piece, target = rows[start : start + PIECE], vectors[start : start + PIECE]
             held = np.take(self._table, piece, axis=0, mode="clip")
             if self._scales is None:
                 target[:] = held
             else:
                 np.multiply(held, self._scales[piece][..., None], out=target)
-        return found.reshape(samples, features * width)
+        return vectors.reshape(samples, features * width)
 
 
 def load(path: Path, threads: int, device: str) -> Lookup:
-    """Open the folder `path`: `tables.npy`, [rows of all tables, width], and `tables.json`,
-    {"cardinalities": the rows of each, "dtype": float32 if it is not there}; for int8 `scales.npy`
-    too, float32 [rows of all tables].
+    """Open the folder `path`, which has `tables.npy`, [rows of all tables, width], and
+    `tables.json`, {"cardinalities": the rows of each, "dtype": float32 by default}. For int8 it
+    also has `scales.npy`, float32 [rows of all tables].
 
     One thread copies rows, on the CPU, whatever `threads` and `device` are.
     """

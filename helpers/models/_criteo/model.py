@@ -1,4 +1,4 @@
-"""What DLRM and DCNv2 have in common: all but their interaction of the features."""
+"""The part that DLRM and DCNv2 share: all but the interaction of the features."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,5 +63,5 @@ class Recommender(Model):
 
     def build(self, config: Config, checkpoint: Path) -> Network:
         """Build the dense network: a Keras model of a dict of `args_0` and `args_1`."""
-        found = checkpoints.load(config.model, config.variant, checkpoint)
-        return network.flat(found) if config.lookup == "hps" else found
+        dense = checkpoints.load(config.model, config.variant, checkpoint)
+        return network.flat(dense) if config.lookup == "hps" else dense

@@ -1,7 +1,7 @@
-"""The dense graph of DLRM and of DCNv2: all but the tables, and alike but for the interaction.
+"""The dense graphs of DLRM and DCNv2, without tables; they differ in the interaction alone.
 
-Layers are named after the places that their weights have in NVIDIA's checkpoints, with a point for
-a slash: `top_mlp.0` is `top_mlp/0`.
+Layers have the names of their weights in NVIDIA's checkpoints, with a dot for a slash: `top_mlp.0`
+is `top_mlp/0`.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from helpers.models._keras import keras as import_keras
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 CROSS_LAYERS, PROJECTION = 3, 512
 EMBEDDINGS = CATEGORICAL * DIMENSION
-MULTIPLE = 8  # both MLPs take inputs of a width that tensor cores like: padded with zeros
+MULTIPLE = 8  # both MLPs pad their inputs to a multiple of it, for tensor cores
 
 
 def network(model: str, seed: int = 0) -> Network:
@@ -30,9 +30,9 @@ def network(model: str, seed: int = 0) -> Network:
     numerical = keras.Input((NUMERICAL,), name="args_0")
     embeddings = keras.Input((EMBEDDINGS,), name="args_1")
     bottom = _mlp(keras, numerical, BOTTOM, "bottom_mlp_layers", "relu", draws)
-    both = keras.layers.Concatenate()([bottom, embeddings])
+    vectors = keras.layers.Concatenate()([bottom, embeddings])
     interaction = {"dlrm": _dot, "dcnv2": _cross}[model]
-    x = interaction(keras, bottom, both, draws)
+    x = interaction(keras, bottom, vectors, draws)
     logit = _mlp(keras, x, TOP, "top_mlp", "linear", draws)
     return keras.Model({"args_0": numerical, "args_1": embeddings}, logit)
 
@@ -51,14 +51,14 @@ def flat(dense: Network) -> Network:
     return keras.Model({"args_0": numerical, "args_1": embeddings}, dense(inputs))
 
 
-def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
-    """Return the bottom vector, [128], and its and the embeddings' 351 dot products of two.
+def _dot(keras: Any, bottom: Any, vectors: Any, _: Any) -> Any:
+    """Return the bottom vector, [128], and the 351 dot products of its and the embeddings' pairs.
 
-    Of the Gram matrix [27, 27] that is what lies below the diagonal, row by row (Naumov et al.,
-    "Deep Learning Recommendation Model", arXiv 1906.00091, section 2.1).
+    The products are the Gram matrix [27, 27] below its diagonal, row by row (Naumov et al., arXiv
+    1906.00091, section 2.1).
     """
     count = CATEGORICAL + 1
-    stack = keras.layers.Reshape((count, DIMENSION))(both)
+    stack = keras.layers.Reshape((count, DIMENSION))(vectors)
     gram = keras.ops.matmul(stack, keras.ops.transpose(stack, (0, 2, 1)))
     rows, columns = np.tril_indices(count, -1)
     flat = keras.layers.Reshape((count * count,))(gram)
@@ -66,19 +66,19 @@ def _dot(keras: Any, bottom: Any, both: Any, _: Any) -> Any:
     return keras.layers.Concatenate()([bottom, products])
 
 
-def _cross(keras: Any, _: Any, both: Any, draws: Any) -> Any:
+def _cross(keras: Any, _: Any, vectors: Any, draws: Any) -> Any:
     """Return [3456] after three low-rank cross layers, x0 * (V(U x) + b) + x each.
 
     Wang et al., "DCN V2", arXiv 2008.13535, equation 2.
     """
-    x = both
-    for place in range(CROSS_LAYERS):
-        name = f"interact_op.cross_layers.{place}"
+    x = vectors
+    for layer in range(CROSS_LAYERS):
+        name = f"interact_op.cross_layers.{layer}"
         normal = keras.initializers.TruncatedNormal(stddev=0.05, seed=draws)
         dense = partial(keras.layers.Dense, kernel_initializer=normal)
         x_u = dense(PROJECTION, use_bias=False, name=f"{name}._dense_u")(x)
-        x_v = dense(both.shape[-1], name=f"{name}._dense_v")(x_u)
-        x = keras.layers.Add()([keras.layers.Multiply()([both, x_v]), x])
+        x_v = dense(vectors.shape[-1], name=f"{name}._dense_v")(x_u)
+        x = keras.layers.Add()([keras.layers.Multiply()([vectors, x_v]), x])
     return x
 
 
@@ -86,12 +86,12 @@ def _mlp(keras: Any, x: Any, widths: tuple[int, ...], name: str, last: str, draw
     """Pad `x` and stack dense layers with ReLU on it, the last one with the activation `last`."""
     if missing := -x.shape[-1] % MULTIPLE:
         x = keras.ops.pad(x, ((0, 0), (0, missing)))
-    for place, width in enumerate(widths):
+    for layer, width in enumerate(widths):
         x = keras.layers.Dense(
             width,
-            activation="relu" if place < len(widths) - 1 else last,
+            activation="relu" if layer < len(widths) - 1 else last,
             kernel_initializer=keras.initializers.GlorotNormal(draws),
             bias_initializer=keras.initializers.RandomNormal(stddev=width**-0.5, seed=draws),
-            name=f"{name}.{place}",
+            name=f"{name}.{layer}",
         )(x)
     return x

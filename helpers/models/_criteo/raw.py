@@ -1,16 +1,17 @@
-"""What the Criteo 1TB click logs look like, and how they become a split-binary folder.
+"""The format of the Criteo 1TB click logs, and their conversion to a split-binary folder.
 
-A day is a file of lines of 40 columns with tabs between: the label, 13 integers and 26 hashes of 8
-hexadecimal digits; each but the label may be empty. The steps are those of NVIDIA's Spark code:
-- A number becomes log(x + 3), as the code has it, not the document's + 2; a missing one, or one of
-  at most -3, becomes 0.
+A day is a file of lines with 40 columns, separated by tabs. They are the label, 13 integers and 26
+hashes of 8 hexadecimal digits; each but the label may be empty. The steps are those of NVIDIA's
+Spark code:
+- A number becomes log(x + 3), as in the code; the document has + 2. A missing number, or one of at
+  most -3, becomes 0.
 - A hash becomes an id from 1 on, by falling frequency and, where Spark leaves the order to chance,
   by rising hash. A missing hash, and one below the variant's threshold, becomes 0.
 - The last day is not for training: its first half is the part `test`, the rest `validation`, which
   NVIDIA's feature_spec.yaml does not name either. Training samples keep their order.
 NVIDIA counts the hashes of all 24 days, and so do the variants with its tables; the variants `own`
-count the training days only. That the real 24 days, about a terabyte, give NVIDIA's tables has not
-been tried: it is checked once their hashes are counted, before any sample is written.
+count the training days only. Nobody has tried whether the real 24 days, about a terabyte, give
+NVIDIA's tables. `prepare_raw` checks that after it counted their hashes, before it writes samples.
 """
 
 import gzip
@@ -39,10 +40,10 @@ DAYS = 24  # of the public set
 BATCH = 2**17  # lines that are in memory at a time
 MERGE = 2**20  # hashes of a feature that are counted apart before they are merged
 LONGEST = 2**20  # bytes between two line ends: a real line has some 250
-NUMBERS = [f"I{place}" for place in range(NUMERICAL)]
-HASHES = [f"C{place}" for place in range(CATEGORICAL)]
+NUMBERS = [f"I{column}" for column in range(NUMERICAL)]
+HASHES = [f"C{column}" for column in range(CATEGORICAL)]
 COLUMNS = ["label", *NUMBERS, *HASHES]
-CELLS = (  # what each column holds, and as a regular expression
+CELLS = (  # the content of each column, and its regular expression
     ("0 or 1", "[01]"),
     *[("an integer", "(-?[0-9]{1,18})?")] * NUMERICAL,
     *[("8 hexadecimal digits", "([0-9a-fA-F]{8})?")] * CATEGORICAL,
@@ -55,28 +56,28 @@ class Vocabulary:
 
     def __init__(self, hashes: "Series") -> None:
         order = np.argsort(hashes.to_numpy())
-        # the largest possible hash ends the list, so that each search ends at a place in it
+        # the largest possible hash ends the list, so that each search returns an index in it
         self._hashes = np.append(hashes.to_numpy()[order], np.uint32(2**32 - 1))
         self._ids = np.append(order + 1, 0).astype(np.int32)
         self.rows = len(self._ids)  # of the feature's table
 
     def look_up(self, hashes: "Series") -> NDArray[np.int32]:
         """Return the ids of hashes, some of which may be missing."""
-        wanted = hashes.fill_null(0).to_numpy()
-        places = np.searchsorted(self._hashes, wanted)
-        known = (self._hashes[places] == wanted) & hashes.is_not_null().to_numpy()
-        return np.where(known, self._ids[places], np.int32(0))
+        values = hashes.fill_null(0).to_numpy()
+        places = np.searchsorted(self._hashes, values)
+        is_known = (self._hashes[places] == values) & hashes.is_not_null().to_numpy()
+        return np.where(is_known, self._ids[places], np.int32(0))
 
 
 def holds_raw(path: Path) -> bool:
     """Return whether `path` is a folder with day files, and not a prepared one."""
     unprepared = path.is_dir() and not (path / spec.FILE).exists()
-    return unprepared and any(DAY.fullmatch(each.name) for each in path.iterdir())
+    return unprepared and any(DAY.fullmatch(file.name) for file in path.iterdir())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a variant takes of the days of a folder."""
+    """The days and hashes that a variant takes from a folder."""
 
     source: Path
     variant: str
@@ -88,37 +89,37 @@ class Plan:
 
     @property
     def threshold(self) -> int:
-        """How often a hash must occur."""
+        """Return how often a hash must occur."""
         return tables.THRESHOLDS[self.variant]
 
     @property
     def features(self) -> list[str]:
-        """The features, in the order of the tables."""
-        return [HASHES[place] for place in tables.order(self.variant)]
+        """Return the features in the order of the tables."""
+        return [HASHES[column] for column in tables.order(self.variant)]
 
     @property
     def counted(self) -> list[Path]:
-        """The days whose hashes count."""
+        """Return the days whose hashes count."""
         return self.days if self._published else self.days[:-1]
 
     @property
     def line(self) -> str:
-        """What is used, in one line."""
+        """Describe the days and the threshold in one line."""
         used = f"{len(self.days) - 1} to train, the last to test; hashes from {self.threshold}"
         return f"{self.source}: {len(self.days)} of the {DAYS} days, {used} occurrences on"
 
     @property
     def facts(self) -> dict[str, object]:
-        """What `feature_spec.yaml` says of where the samples come from."""
+        """Return the origin of the samples, as `feature_spec.yaml` states it."""
         origin = {"origin": "prepared from the public files"}
         return {**origin, "days": len(self.days), "threshold": self.threshold}
 
     def check_tables(self, rows: Sequence[int]) -> None:
         """Raise `DataError` if the tables have other sizes than the variant's."""
         published = self._published or rows
-        for name, found, wanted in zip(self.features, rows, published, strict=True):
-            if found != wanted:
-                table = f"the table of {name} has {found:,} rows instead of {wanted:,}"
+        for name, actual, expected in zip(self.features, rows, published, strict=True):
+            if actual != expected:
+                table = f"the table of {name} has {actual:,} rows instead of {expected:,}"
                 raise DataError(f"{self._wrong}: {table}. {self._instead}")
 
     @property
@@ -131,8 +132,8 @@ class Plan:
 
     @property
     def _instead(self) -> str:
-        own = f"own-{self.variant}" if f"own-{self.variant}" in tables.OWN else "own"
-        return f"Use variant '{own}', which takes the folder's tables."
+        variant = f"own-{self.variant}" if f"own-{self.variant}" in tables.OWN else "own"
+        return f"Use variant '{variant}', which takes the folder's tables."
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
@@ -143,28 +144,28 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     the number of different hashes, at some 20 bytes each, not by the number of lines. Raises
     DataError for days that are missing or damaged, or do not give the variant's tables.
     """
-    wanted = Plan(source, config.variant, days_of(source))
-    print(wanted.line)
-    *train, last = wanted.days
-    features, progress = wanted.features, Progress()
-    dictionaries = _dictionaries(wanted.counted, features, wanted.threshold, progress)
-    rows = tuple(known.rows for known in dictionaries.values())
-    wanted.check_tables(rows)
+    plan = Plan(source, config.variant, days_of(source))
+    print(plan.line)
+    *train, last = plan.days
+    features, progress = plan.features, Progress()
+    dictionaries = _dictionaries(plan.counted, features, plan.threshold, progress)
+    rows = tuple(vocabulary.rows for vocabulary in dictionaries.values())
+    plan.check_tables(rows)
     lines = count_lines(last)
     written = 0
 
     def samples(days: list[Path], start: int = 0, count: int | None = None) -> Iterator[Samples]:
         nonlocal written
         for day in days:
-            for found in samples_of(day, dictionaries, start, count):
-                yield found
-                written += len(found.clicks)
+            for batch in samples_of(day, dictionaries, start, count):
+                yield batch
+                written += len(batch.clicks)
                 progress.say(f"{written:,} lines written, of {day.name}")
 
     write_part(folder / "train", rows, samples(train))
     write_part(folder / "test", rows, samples([last], 0, lines // 2))
     write_part(folder / "validation", rows, samples([last], lines // 2))
-    spec.write(folder, rows, wanted.facts)
+    spec.write(folder, rows, plan.facts)
 
 
 def count_lines(last: Path) -> int:
@@ -180,26 +181,26 @@ def samples_of(
 ) -> Iterator[Samples]:
     """Read samples of a day, or `count` of them after `start`, in batches."""
     for frame in _read(day, COLUMNS, start, count):
-        ids = [known.look_up(frame[name]) for name, known in dictionaries.items()]
+        ids = [vocabulary.look_up(frame[name]) for name, vocabulary in dictionaries.items()]
         numbers = frame.select(NUMBERS).to_numpy()
         yield Samples(np.stack(ids, axis=1), numbers, frame["label"].to_numpy())
 
 
 def days_of(source: Path) -> list[Path]:
     """Find the days from 0 on, two at least."""
-    found: dict[int, Path] = {}
+    paths: dict[int, Path] = {}
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         if matched := DAY.fullmatch(path.name):
-            other = found.setdefault(int(matched[1]), path)
+            other = paths.setdefault(int(matched[1]), path)
             if other is not path:
                 raise DataError(f"{source} has {other.name} and {path.name}. Keep one of them.")
-    missing = [f"day_{day}" for day in range(max(found, default=0)) if day not in found]
+    missing = [f"day_{day}" for day in range(max(paths, default=0)) if day not in paths]
     if missing:
         raise DataError(f"{source} lacks {', '.join(missing)}. Use consecutive days.")
-    if len(found) < 2:
-        held = f"only {found[0].name}" if found else "no day files"
+    if len(paths) < 2:
+        held = f"only {paths[0].name}" if paths else "no day files"
         raise DataError(f"{source} has {held}. Use day_0 and day_1 at least, of {DAYS} days.")
-    return [found[day] for day in sorted(found)]
+    return [paths[day] for day in sorted(paths)]
 
 
 def _dictionaries(
@@ -207,10 +208,10 @@ def _dictionaries(
 ) -> dict[str, Vocabulary]:
     """Count the hashes of each feature, and keep those that occur `threshold` times or more."""
     counts = count_categories(days, features, progress)
-    made = {}
+    dictionaries = {}
     for name in features:
-        made[name] = Vocabulary(frequent(counts.pop(name), threshold))
-    return made
+        dictionaries[name] = Vocabulary(frequent(counts.pop(name), threshold))
+    return dictionaries
 
 
 def count_categories(
@@ -247,8 +248,8 @@ def merged(counts: Sequence["DataFrame"]) -> "DataFrame":
 
 def frequent(counts: "DataFrame", threshold: int) -> "Series":
     """Return the hashes that occur `threshold` times or more, in the order of their ids."""
-    found = counts.filter(counts["len"] >= threshold)
-    return found.sort("len", "hash", descending=[True, False])["hash"]
+    rows = counts.filter(counts["len"] >= threshold)
+    return rows.sort("len", "hash", descending=[True, False])["hash"]
 
 
 def _read(
@@ -275,24 +276,24 @@ def _read(
         .select("place", "wrong", *columns)
         .slice(start, count)
     )
-    found = 0
+    rows = 0
     try:
         for frame in lines.collect_batches(chunk_size=BATCH):
-            for place, wrong, *_ in frame.filter(pl.col("wrong").is_not_null()).iter_rows():
-                raise _complaint(path, place, wrong)
+            for line_number, wrong, *_ in frame.filter(pl.col("wrong").is_not_null()).iter_rows():
+                raise _complaint(path, line_number, wrong)
             yield frame
-            found += len(frame)
+            rows += len(frame)
     except (OSError, pl.exceptions.PolarsError) as error:
         if "invalid utf8" in str(error):
             raise _no_text(path) from None
         raise DataError(f"{path} is damaged: {one_line(error, 120)}") from None
-    if not found:
+    if not rows:
         raise DataError(f"{path} is empty")
 
 
 def _with_line_ends(path: Path) -> Path:
-    """Refuse a day that begins or ends with a very long line, such as the zeros of a download that
-    was broken off: polars would need hours and all of the memory for it.
+    """Raise DataError if a day begins or ends with a very long line, such as the zeros of a partial
+    download. polars would need hours and all of the memory for it.
     """
     with path.open("rb") as file:
         for start in (0, max(0, file.seek(0, SEEK_END) - LONGEST)):
@@ -303,19 +304,19 @@ def _with_line_ends(path: Path) -> Path:
     return path
 
 
-def _complaint(path: Path, place: int, line: str) -> DataError:
+def _complaint(path: Path, number: int, line: str) -> DataError:
     """Describe what is wrong with a line."""
     cells = line.split("\t")
     if len(cells) != len(CELLS):
-        return DataError(f"{path}: line {place} has {len(cells)} columns instead of {len(CELLS)}")
+        return DataError(f"{path}: line {number} has {len(cells)} columns instead of {len(CELLS)}")
     checked = enumerate(zip(cells, CELLS, strict=True), 1)
     column, cell, what = next((n, c, w) for n, (c, (w, p)) in checked if not re.fullmatch(p, c))
     cut = cell.encode()[:40]
-    return DataError(f"{path}: line {place}, column {column} is {cut!r}, not {what}")
+    return DataError(f"{path}: line {number}, column {column} is {cut!r}, not {what}")
 
 
 def _no_text(path: Path) -> DataError:
     """Describe which line has bytes that are no text."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        place = next(place for place, line in enumerate(file, 1) if not line.isascii())
-    return DataError(f"{path}: line {place} has bytes that are not text")
+        number = next(number for number, line in enumerate(file, 1) if not line.isascii())
+    return DataError(f"{path}: line {number} has bytes that are not text")

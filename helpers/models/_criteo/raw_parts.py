@@ -1,8 +1,8 @@
 """Criteo's days prepared in parts: each day counted, each feature's hashes kept, each day encoded.
 
-The bytes are those of `raw.prepare_raw`. A worker holds the different hashes of a day while it
-counts, all counts of one feature while it keeps, and the dictionaries of all features while it
-encodes: at some 20 bytes a hash.
+The bytes are those of `raw.prepare_raw`. To count, a worker holds the different hashes of a day, at
+some 20 bytes per hash. To keep, it holds all counts of one feature, and to encode, all
+dictionaries.
 """
 
 from collections.abc import Sequence
@@ -22,26 +22,27 @@ from helpers.store import fingerprint
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
 ) -> None:
-    """Write what `raw.prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+    """Write the set of `raw.prepare_raw` by calls of `spread`, with intermediate files in
+    `scratch`.
 
     Every machine must see the three folders by the same paths. Raises DataError as it does.
     """
-    wanted = raw.Plan(source, config.variant, raw.days_of(source))
-    print(wanted.line)
-    features, (*train, last) = wanted.features, wanted.days
+    plan = raw.Plan(source, config.variant, raw.days_of(source))
+    print(plan.line)
+    features, (*train, last) = plan.features, plan.days
     counts, ids, pieces = scratch / "counts", scratch / "ids", scratch / "pieces"
-    spread(count, [(day, features, counts / day.name) for day in wanted.counted])
-    sources = [counts / day.name for day in wanted.counted]
-    rows = spread(keep, [(name, sources, wanted.threshold, ids) for name in features])
-    wanted.check_tables(rows)
+    spread(count, [(day, features, counts / day.name) for day in plan.counted])
+    sources = [counts / day.name for day in plan.counted]
+    rows = spread(keep, [(name, sources, plan.threshold, ids) for name in features])
+    plan.check_tables(rows)
     (lines,) = spread(raw.count_lines, [(last,)])
     parts: dict[str, list[tuple[Path, int, int | None, Path]]] = {
         "train": [(day, 0, None, pieces / "train" / day.name) for day in train],
         "test": [(last, 0, lines // 2, pieces / "test" / last.name)],
         "validation": [(last, lines // 2, None, pieces / "validation" / last.name)],
     }
-    given = (tuple(features), ids)
-    spread(encode, [(*each, *given) for calls in parts.values() for each in calls])
+    shared = (tuple(features), ids)
+    spread(encode, [(*call, *shared) for calls in parts.values() for call in calls])
     spread(
         joined,
         [
@@ -50,7 +51,7 @@ def prepare_parts(
             for file in spec.FEATURES_OF
         ],
     )
-    spec.write(folder, tuple(rows), wanted.facts)
+    spec.write(folder, tuple(rows), plan.facts)
 
 
 def count(day: Path, features: list[str], folder: Path) -> None:
@@ -63,14 +64,14 @@ def count(day: Path, features: list[str], folder: Path) -> None:
 
 
 def keep(name: str, counted: Sequence[Path], threshold: int, folder: Path) -> int:
-    """Keep the hashes of a feature that are frequent enough; give the rows of its table."""
+    """Write the hashes of a feature that are frequent enough; return the rows of its table."""
     import polars as pl
 
     with atomic_output(folder / f"{name}.npy") as temporary:
         if temporary:
             total = pl.read_parquet(counted[0] / f"{name}.parquet")
-            for each in counted[1:]:
-                total = raw.merged([total, pl.read_parquet(each / f"{name}.parquet")])
+            for path in counted[1:]:
+                total = raw.merged([total, pl.read_parquet(path / f"{name}.parquet")])
             with temporary.open("wb") as file:
                 np.save(file, raw.frequent(total, threshold).to_numpy())
     return len(np.load(folder / f"{name}.npy", mmap_mode="r")) + 1
@@ -82,9 +83,9 @@ def encode(
     """Encode the lines of a day, or `count` of them after `start`, as a piece of a part."""
     with atomic_output(piece) as temporary:
         if temporary:
-            known = _dictionaries(features, ids, fingerprint(ids))
-            rows = [each.rows for each in known.values()]
-            write_part(temporary, rows, raw.samples_of(day, known, start, count))
+            dictionaries = _dictionaries(features, ids, fingerprint(ids))
+            rows = [vocabulary.rows for vocabulary in dictionaries.values()]
+            write_part(temporary, rows, raw.samples_of(day, dictionaries, start, count))
 
 
 @lru_cache(1)
@@ -92,5 +93,5 @@ def _dictionaries(features: tuple[str, ...], ids: Path, _: str) -> dict[str, raw
     """Load all dictionaries, once in a process as long as the files are the same."""
     import polars as pl
 
-    found = {name: pl.Series(np.load(ids / f"{name}.npy")) for name in features}
-    return {name: raw.Vocabulary(hashes) for name, hashes in found.items()}
+    series = {name: pl.Series(np.load(ids / f"{name}.npy")) for name in features}
+    return {name: raw.Vocabulary(hashes) for name, hashes in series.items()}

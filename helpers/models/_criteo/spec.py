@@ -1,7 +1,7 @@
-"""What `feature_spec.yaml` says of a split-binary folder: features, their tables and their files.
+"""The `feature_spec.yaml` of a split-binary folder: features, their tables and their files.
 
-The format is that of NVIDIA's DLRM and DCNv2 (its FeatureSpec): `feature_spec` gives each feature's
-type and the cardinality of a categorical one, `channel_spec` the order of the features,
+The format is that of NVIDIA's DLRM and DCNv2 (its FeatureSpec): `feature_spec` has each feature's
+type, and the cardinality of a categorical one. `channel_spec` has the order of the features,
 `source_spec` the files of each part, `metadata` anything else.
 """
 
@@ -24,8 +24,8 @@ TYPES = {
     "numerical": ("float16",),
     "label": ("bool", "int8"),
 }
-NUMBERS = [f"num_{place}" for place in range(NUMERICAL)]
-IDS = [f"cat_{place}.bin" for place in range(CATEGORICAL)]
+NUMBERS = [f"num_{feature}" for feature in range(NUMERICAL)]
+IDS = [f"cat_{feature}.bin" for feature in range(CATEGORICAL)]
 # The files of a part that is written here and the features in each, by NVIDIA's names.
 FEATURES_OF = {"numerical.bin": NUMBERS, "label.bin": ["label"], **{name: [name] for name in IDS}}
 
@@ -66,7 +66,7 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a checked `feature_spec.yaml` says."""
+    """The content of a valid `feature_spec.yaml`."""
 
     cardinalities: tuple[int, ...]  # rows of the tables, in their order
     dtypes: tuple[str, ...]  # of the ids, likewise
@@ -109,8 +109,8 @@ def read(folder: Path) -> Spec:
     """
     path = folder / FILE
     if not path.is_file():
-        wanted = f"Use a split-binary folder, with {FILE}, train and test."
-        raise DataError(f"{folder} has no {FILE}. {wanted}")
+        hint = f"Use a split-binary folder, with {FILE}, train and test."
+        raise DataError(f"{folder} has no {FILE}. {hint}")
     try:
         content = _File.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
@@ -140,7 +140,7 @@ def read(folder: Path) -> Spec:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Describe in one line where the first fault is, and what it is."""
+    """Describe the first fault and its location in one line."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "the whole"
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
@@ -148,11 +148,11 @@ def first_fault(error: ValidationError) -> str:
 
 def _files(path: Path, content: _File, part: str) -> list[Path]:
     """Find the files of a part, in the order of `Spec.parts`."""
-    channels, found = content.channel_spec, []
+    channels, paths = content.channel_spec, []
     for names in (channels.numerical, channels.label, *([name] for name in channels.categorical)):
-        held = [each for each in getattr(content.source_spec, part) if each.features == names]
+        held = [source for source in getattr(content.source_spec, part) if source.features == names]
         if len(held) != 1:
             text = f"should have one file of {', '.join(names)}, but has {len(held)}"
             raise DataError(f"{path}: source_spec.{part} {text}")
-        found.append(path.parent / held[0].files[0])
-    return found
+        paths.append(path.parent / held[0].files[0])
+    return paths

@@ -1,8 +1,8 @@
-"""How many features a sample has, and how many rows the table of each categorical one has.
+"""The number of features of a sample, and the rows of each categorical feature's table.
 
-T15, T3 and T0 are the lists of NVIDIA's preprocessing of the Criteo 1TB click logs, which joins the
-ids that occur fewer than 15, 3 or 1 times into one. T15 has the features in the order of the logs,
-T3 and T0 in the order of their numbers as text: 0, 1, 10, 11, ..., 19, 2, 20, and so on.
+T15, T3 and T0 are the lists of NVIDIA's preprocessing of the Criteo 1TB click logs. It joins the
+ids that occur fewer than 15, 3 or 1 times into one. T15 has the features in the order of the logs.
+T3 and T0 have them in the order of their numbers as text: 0, 1, 10, 11, ..., 19, 2, 20, and so on.
 """
 
 NUMERICAL, CATEGORICAL = 13, 26
@@ -23,7 +23,7 @@ _ROWS = {
     """,
 }
 _PUBLISHED = {variant: tuple(map(int, rows.split())) for variant, rows in _ROWS.items()}
-# The first is the CPU target's: T15 with no table above what a laptop has room for.
+# The first is the CPU target's: T15 with tables that a laptop has memory for.
 TABLES = {"T15-10k": tuple(min(rows, 10_000) for rows in _PUBLISHED["T15"]), **_PUBLISHED}
 # Occurrences from which on a hash of raw days has a row of its own. The tables of a variant that is
 # not in TABLES are as large as the user's data set and checkpoint say.
@@ -32,5 +32,5 @@ OWN = ("own", "own-T3", "own-T0")
 
 
 def order(variant: str) -> list[int]:
-    """Return the places that the features of the 26 tables have in the logs."""
+    """Return the columns in the logs of the 26 tables' features."""
     return sorted(range(CATEGORICAL), key=str if variant in ("T3", "T0") else int)

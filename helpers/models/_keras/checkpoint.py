@@ -1,6 +1,6 @@
 """Weights of a Keras model in TensorFlow's checkpoint files, as NVIDIA's training saves them.
 
-A weight's name is its path through the saved objects: a slash leads from an object to its
+A weight's name is its path through the saved objects. A slash leads from an object to its
 attribute, and `.S` stands for a slash inside a name.
 """
 
@@ -25,27 +25,27 @@ GRAPH, SLOT = "_CHECKPOINTABLE_OBJECT_GRAPH", ".OPTIMIZER_SLOT"
 def load(prefix: Path, title: str, weights: Mapping[str, "Variable"]) -> None:
     """Copy the tensors of the checkpoint `prefix` into the `weights` of the network `title`.
 
-    What only training needs is ignored. Raises CheckpointError if the files cannot be read, and
-    naming the tensors that are missing, surplus or of another shape or type.
+    Tensors that only training needs are ignored. Raises CheckpointError if the files cannot be
+    read, and naming the tensors that are missing, surplus or of another shape or type.
     """
-    place = ""
+    where = ""
     try:
         reader = tensorflow().train.load_checkpoint(str(prefix))
         types = reader.get_variable_to_dtype_map()
-        found = {
+        stored = {
             name.removesuffix(SUFFIX): f"{types[name].name} {shape}"
             for name, shape in sorted(reader.get_variable_to_shape_map().items())
             if name.split("/")[0] not in (GRAPH, *TRAINING) and SLOT not in name
         }
         expected = {name: f"float32 {list(weight.shape)}" for name, weight in weights.items()}
-        check(prefix, title, found, expected)
+        check(prefix, title, stored, expected)
         for name, weight in weights.items():
-            place = f" at {name}"
+            where = f" at {name}"
             weight.assign(reader.get_tensor(f"{name}{SUFFIX}"))
     except CheckpointError:
         raise
     except Exception as error:  # damaged bytes can fail in any way inside the reader
-        text = f"cannot be read{place}: {one_line(error, 200)}"
+        text = f"cannot be read{where}: {one_line(error, 200)}"
         raise CheckpointError(f"{prefix}.index and its data {text}") from None
 
 

@@ -1,4 +1,4 @@
-"""A model of the user's: its trained weights and samples come as files that a parameter file names.
+"""A model of the user, whose trained weights and samples are files that a parameter file names.
 
 `triton-notebooks new` describes such a model in `model.yaml`, which can be edited. Its package can
 override `score`, and `build` for a network of its own.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 GENERATED = "generated"
-MIN_FOR_CALIBRATION = 32  # samples from which on a share of them is kept for calibration
-# What the weights of a model come as
+MIN_FOR_CALIBRATION = 32  # samples; from so many on, a share is for calibration
+# The source of a model's weights
 Kind: TypeAlias = Literal[
     "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"
 ]
@@ -37,18 +37,18 @@ class TensorSpec:
     name: str
     dtype: str  # as numpy names it
     shape: tuple[int | str, ...]  # without the batch dimension; "height/4" is a part of a dimension
-    below: int = 2  # of an input of whole numbers: what those that are drawn are below
+    below: int = 2  # of an input of whole numbers: the exclusive limit of drawn ones
     meaning: str = ""  # for a reader
 
     def sized(self, dimensions: dict[str, int]) -> Tensor:
-        """Return the tensor with all its sizes; raise ParameterError if one is not known."""
-        shape = tuple(self._size(each, dimensions) for each in self.shape)
+        """Return the tensor with all its sizes; raise ParameterError if one is unknown."""
+        shape = tuple(self._size(size, dimensions) for size in self.shape)
         return Tensor(self.name, self.dtype, shape, self.meaning)
 
-    def _size(self, given: int | str, dimensions: dict[str, int]) -> int:
-        if isinstance(given, int):
-            return given
-        name, _, divisor = given.partition("/")
+    def _size(self, size: int | str, dimensions: dict[str, int]) -> int:
+        if isinstance(size, int):
+            return size
+        name, _, divisor = size.partition("/")
         if name not in dimensions:
             fault = f"{self.name} has the free dimension '{name}'"
             raise ParameterError(f"{fault}. Set its size: dimensions: {{{name}: ...}}")
@@ -56,27 +56,27 @@ class TensorSpec:
 
 
 class Description(BaseModel, frozen=True, extra="forbid"):
-    """What `model.yaml` says of a model; `new` leaves out what has its default."""
+    """The content of `model.yaml`; `new` leaves out fields with their default."""
 
     source: Kind
     framework: Literal["onnxruntime", "torch", "tensorflow", "triton"]
     function: str = ""  # of the source "function": its module and name, "nets:build"
-    backend: str = ""  # of the source "repository": what runs it in Triton
+    backend: str = ""  # of the source "repository": Triton's backend
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    # Whether the graph's tensors have the batch as their first dimension: if not, one of size 1 is
-    # put before them, and a request is one sample.
+    # Whether the graph's tensors have the batch as their first dimension. If not, they get one of
+    # size 1, and a request is one sample.
     has_batch: bool = True
     is_batched: bool = True  # whether it takes several samples at once
-    # Tensors with no dimension but that of the batch: Triton wants one, so they get one of size 1
+    # Tensors with the batch dimension alone: Triton requires another, so they get one of size 1
     scalars: tuple[str, ...] = ()
-    takes_zeros: bool = True  # whether it computes zeros, by which Triton would warm it up
-    # Of PyTorch: whether the module takes the inputs in order and returns one tensor, so that
-    # nothing is put around it, and TorchScript can compile it
+    takes_zeros: bool = True  # whether it accepts zeros, which Triton's warmup sends
+    # Of PyTorch: whether the module takes the inputs in order and returns one tensor. Then it needs
+    # no wrapper, and TorchScript can compile it.
     is_plain: bool = False
     # What a user decides by the first output: the class of the largest score, or its values
     decision: Literal["class", "values"] = "values"
-    # By which labels score the outputs: names of `metrics.NAMES`, or what `score` returns
+    # Metrics by labels: names of `metrics.NAMES`, or the keys that `score` returns
     metrics: dict[str, Literal["higher", "lower"]] = {}
     # Precision -> largest (max, mean) difference from the source, in standard deviations
     tolerances: dict[str, tuple[float, float]] = {}
@@ -115,17 +115,17 @@ class Own(Model):
     def dimensions(self) -> tuple[str, ...]:
         """Return the names of the free dimensions of the inputs."""
         sizes = (
-            size for each in self.description.inputs for size in each.shape if isinstance(size, str)
+            size for spec in self.description.inputs for size in spec.shape if isinstance(size, str)
         )
         return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Return the inputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.description.inputs)
+        """Return the inputs with the sizes of the parameter file."""
+        return tuple(spec.sized(config.dimensions) for spec in self.description.inputs)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Return the outputs with the sizes that the parameter file says."""
-        return tuple(each.sized(config.dimensions) for each in self.description.outputs)
+        """Return the outputs with the sizes of the parameter file."""
+        return tuple(spec.sized(config.dimensions) for spec in self.description.outputs)
 
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
         """Score the outputs of all samples by their labels, row by row."""
@@ -137,7 +137,7 @@ class Own(Model):
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models._own.data import write_drawn
 
-        below = {each.name: each.below for each in self.description.inputs}
+        below = {spec.name: spec.below for spec in self.description.inputs}
         write_drawn(folder, self.inputs(config), below)
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> "Samples":
@@ -150,11 +150,11 @@ class Own(Model):
             config.labels,
             self.score if self.METRICS else None,
             self.description.decision,
-            kept=0 if is_drawn else MIN_FOR_CALIBRATION,
+            min_samples=0 if is_drawn else MIN_FOR_CALIBRATION,
         )
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Draw samples that are not evaluated: of a file of the user's a quarter is kept for it."""
+        """Draw calibration samples: a quarter of the user's file, which no evaluation uses."""
         from helpers.models._arrays import draw, take
         from helpers.models._own.data import TRAINING, read
 
@@ -169,12 +169,12 @@ class Own(Model):
         raise CheckpointError(f"{self.TITLE} cannot be fitted. Set checkpoint to its file.")
 
     def read(self, checkpoint: Path) -> "Source":
-        """Load the file in its own runtime; raise CheckpointError if it cannot be."""
+        """Load the file in its own runtime; raise CheckpointError if that fails."""
         if self.BACKEND:
             raise CheckpointError(f"{self.TITLE} runs only in Triton")
         module = "graph" if self.description.source in ("onnx", "savedmodel") else "networks"
-        found: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
-        return found
+        source: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
+        return source
 
     def source(self, config: Config, checkpoint: Path) -> "Source | None":
         """Load the file as its reference, unless the package builds a network of its own."""
@@ -188,4 +188,4 @@ def sample_bytes(tensors: tuple[Tensor, ...]) -> int:
     """Count the bytes of a sample of some tensors."""
     from numpy import dtype
 
-    return sum(prod(each.shape) * dtype(each.dtype).itemsize for each in tensors)
+    return sum(prod(tensor.shape) * dtype(tensor.dtype).itemsize for tensor in tensors)

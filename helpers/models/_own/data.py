@@ -1,4 +1,4 @@
-"""Samples of a model of the user's: one array for each input in an `.npz`, or drawn at random."""
+"""Samples of the user's model: one array for each input in an `.npz`, or drawn at random."""
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from helpers.models._arrays import take
 from helpers.models._own import Array, metrics, sample_bytes
 from helpers.store import from_root
 
-FILE, TRAINING = "samples.npz", "training.npz"  # of what is drawn
+FILE, TRAINING = "samples.npz", "training.npz"  # of drawn samples
 DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
 Score: TypeAlias = Callable[[Arrays, Array], dict[str, float]]
-SHARE = 4  # one of so many samples is kept for calibration
+SHARE = 4  # one in so many samples is for calibration
 
 
 def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int]) -> None:
@@ -32,7 +32,7 @@ def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int
 def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:
     """Draw `count` samples of some tensors."""
     draw = np.random.default_rng(seed)
-    return {each.name: _drawn(draw, count, each, below.get(each.name, 2)) for each in tensors}
+    return {t.name: _drawn(draw, count, t, below.get(t.name, 2)) for t in tensors}
 
 
 def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> Array:
@@ -45,26 +45,26 @@ def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) ->
 def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     """Read the samples of the `tensors` from an `.npz`: an array for each, one row a sample.
 
-    Raises DataError that names the array and its fault: a name, type or shape that is not the
-    input's, different numbers of rows, or a number that is not finite.
+    Raises DataError for a name, type or shape that is not the input's. Also for different numbers
+    of rows, and for a number that is not finite.
     """
     arrays = load(path)
-    names = [each.name for each in tensors]
+    names = [tensor.name for tensor in tensors]
     check_names(path, arrays, names)
-    for each in tensors:
-        array, place = arrays[each.name], f"{path}: the array '{each.name}'"
-        if array.ndim == 1 and each.shape == (1,):  # a number for each sample
-            array = arrays[each.name] = array[:, np.newaxis]
-        if array.dtype != each.dtype:
-            raise DataError(f"{place} is {array.dtype}, but the input takes {each.dtype}")
-        if array.shape[1:] != each.shape or not array.ndim:
-            wanted = " x ".join(map(str, ("rows", *each.shape)))
-            raise DataError(f"{place} is {spell(array.shape)}, but the input takes {wanted}")
+    for tensor in tensors:
+        array, where = arrays[tensor.name], f"{path}: the array '{tensor.name}'"
+        if array.ndim == 1 and tensor.shape == (1,):  # a number for each sample
+            array = arrays[tensor.name] = array[:, np.newaxis]
+        if array.dtype != tensor.dtype:
+            raise DataError(f"{where} is {array.dtype}, but the input takes {tensor.dtype}")
+        if array.shape[1:] != tensor.shape or not array.ndim:
+            expected = " x ".join(map(str, ("rows", *tensor.shape)))
+            raise DataError(f"{where} is {spell(array.shape)}, but the input takes {expected}")
         if not len(array):
-            raise DataError(f"{place} has no rows")
+            raise DataError(f"{where} has no rows")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise DataError(f"{place} has a number that is not finite in row {row}")
+            raise DataError(f"{where} has a number that is not finite in row {row}")
     rows = {name: len(arrays[name]) for name in names}
     if len(set(rows.values())) > 1:
         raise DataError(f"{path} has different numbers of rows: {rows}")
@@ -80,7 +80,7 @@ def check_names(path: Path, arrays: Arrays, names: Sequence[str]) -> None:
 
 
 def load(path: Path) -> Arrays:
-    """Read every array of an `.npz`; raise DataError if it is none, or has Python objects."""
+    """Read every array of an `.npz`; raise DataError for another file and for Python objects."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
@@ -113,7 +113,7 @@ def spell(shape: Sequence[int]) -> str:
 
 
 class Samples(Dataset):
-    """Samples of a file in order, and what is decided and scored of their outputs."""
+    """The samples of a file in order, with the decisions and scores of their outputs."""
 
     def __init__(
         self,
@@ -122,23 +122,23 @@ class Samples(Dataset):
         labels: str,
         score: Score | None,
         decision: Literal["class", "values"],
-        kept: int,
+        min_samples: int,
     ) -> None:
         self.everything = read(path, tensors)
         places = np.arange(len(next(iter(self.everything.values()))))
-        is_kept = (places % SHARE == SHARE - 1) & bool(kept and len(places) >= kept)
+        is_kept = (places % SHARE == SHARE - 1) & bool(min_samples and len(places) >= min_samples)
         self.training, self.places = places[is_kept], places[~is_kept]
         self.labels = read_labels(from_root(labels), len(places)) if labels else None
         self._score, self._decision = score, decision
 
     @property
     def facts(self) -> dict[str, str | int]:
-        found: dict[str, str | int] = {"samples": len(self)}
+        metadata: dict[str, str | int] = {"samples": len(self)}
         if len(self.training):
-            found["kept for calibration"] = len(self.training)
+            metadata["kept for calibration"] = len(self.training)
         if self.labels is not None:
-            found["labels"] = f"{len(np.unique(self.labels))} different ones"
-        return found
+            metadata["labels"] = f"{len(np.unique(self.labels))} different ones"
+        return metadata
 
     def __len__(self) -> int:
         return len(self.places)

@@ -1,4 +1,4 @@
-"""Showing samples of a model whose inputs nobody has told the meaning of: as numbers."""
+"""Tables of samples as numbers, for a model whose inputs have no described meaning."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,24 +11,24 @@ from helpers.models import Arrays
 from helpers.models._arrays import Answers, answers, spread, take
 from helpers.models._own.data import Samples
 
-VALUES = 4  # of a tensor that are shown
+VALUES = 4  # shown per tensor
 ROWS = 8
 
 
-def show_samples(dataset: Samples, given: Answers, count: int = ROWS) -> Table:
-    """Show samples, spread over the whole set, and what the framework answers to each."""
+def show_samples(dataset: Samples, infer: Answers, count: int = ROWS) -> Table:
+    """Show samples, spread over the whole set, and the reference's output for each."""
     chosen = spread(len(dataset), count)
     places = dataset.places[chosen]
     batch = take(dataset.everything, places)
-    return table(_rows(dataset, places, batch, answers(given, batch, chosen)), "Samples")
+    return table(_rows(dataset, places, batch, answers(infer, batch, chosen)), "Samples")
 
 
 def show_answers(dataset: Samples, infer: Callable[[Arrays], Arrays], count: int = 4) -> Table:
-    """Send samples, one a request, and show what is answered to each."""
+    """Send samples, one per request, and show the response to each."""
     places = dataset.places[spread(len(dataset), count)]
     batch = take(dataset.everything, places)
-    found = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
-    joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    results = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
+    joined = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
     return table(_rows(dataset, places, batch, joined), "Outputs of the served model")
 
 
@@ -36,18 +36,18 @@ def _rows(
     dataset: Samples, places: NDArray[np.int64], batch: Arrays, outputs: Arrays
 ) -> list[dict[str, str | int]]:
     rows = []
-    for row, place in enumerate(places.tolist()):
-        said: dict[str, str | int] = {"sample": place}
-        said |= {name: _first(array[row]) for name, array in batch.items()}
-        said |= {f"{name} (output)": _first(array[row]) for name, array in outputs.items()}
+    for row, sample in enumerate(places.tolist()):
+        cells: dict[str, str | int] = {"sample": sample}
+        cells |= {name: _first(array[row]) for name, array in batch.items()}
+        cells |= {f"{name} (output)": _first(array[row]) for name, array in outputs.items()}
         if dataset.labels is not None:
-            said["label"] = _first(np.asarray(dataset.labels[place]))
-        rows.append(said)
+            cells["label"] = _first(np.asarray(dataset.labels[sample]))
+        rows.append(cells)
     return rows
 
 
 def _first(array: NDArray[Any]) -> str:
-    """Format the first values of a tensor; of scores, the largest and its place too."""
+    """Format the first values of a tensor; of scores, the largest and its index too."""
     flat = array.reshape(-1)
     shown = ", ".join(f"{value:.4g}" for value in flat[:VALUES])
     if flat.size <= VALUES:

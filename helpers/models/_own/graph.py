@@ -21,70 +21,71 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 SIGNATURE = "serving_default"
-SINCE_TENSOR_AXES = 13  # the opset from which on Squeeze takes its axes as a tensor
+SINCE_TENSOR_AXES = 13  # from this opset on, Squeeze takes its axes as a tensor
 
 
 class OnnxRuntime:
-    """A graph run just as its nodes say: nothing fused, so that it can judge what fuses them."""
+    """A graph without any optimization, as the reference for optimized ones."""
 
     def __init__(self, model: "onnx.ModelProto") -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4  # what fails is said once, by who asked
+        options.log_severity_level = 4  # the caller reports a failure, once
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, ["CPUExecutionProvider"]
         )
-        self._inputs = [each.name for each in self._session.get_inputs()]
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        self._inputs = [tensor.name for tensor in self._session.get_inputs()]
+        self._outputs = [tensor.name for tensor in self._session.get_outputs()]
 
     def run(self, inputs: Arrays) -> Arrays:
-        given = {name: inputs[name] for name in self._inputs}
-        return dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
+        feed = {name: inputs[name] for name in self._inputs}
+        return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
 
 
-def source(own: Own, path: Path) -> Source:
+def source(user_model: Own, path: Path) -> Source:
     """Load a graph in its runtime."""
-    return Onnx(own, path) if own.description.source == "onnx" else SavedModel(own, path)
+    kind = Onnx if user_model.description.source == "onnx" else SavedModel
+    return kind(user_model, path)
 
 
 class Onnx(Source):
     """An ONNX file with its weights."""
 
-    def __init__(self, own: Own, path: Path) -> None:
-        super().__init__(own, path)
+    def __init__(self, user_model: Own, path: Path) -> None:
+        super().__init__(user_model, path)
         model = read_onnx(path)
         try:
             self.ask = OnnxRuntime(model).run  # type: ignore[method-assign]
         except Exception as error:  # ONNX Runtime raises classes of its own for each fault
             fault = " ".join(str(error).split())
-            if known := re.search(r"till (opset \d+)", fault):
-                what = f"has opset {opset_of(model)}, but this ONNX Runtime supports {known[1]}"
+            if supported := re.search(r"till (opset \d+)", fault):
+                what = f"has opset {opset_of(model)}, but this ONNX Runtime supports {supported[1]}"
                 raise CheckpointError(f"{path} {what}. Export it again with that.") from None
             raise CheckpointError(f"{path}: {fault[:300]}") from None
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
-        """Return the graph in the sizes that the tensors say."""
-        own, model = self.own, read_onnx(self.path)
-        check_names(self.path, [each.name for each in inputs], [each.name for each in feeds(model)])
-        # not where there are branches: what is inferred of the sizes need not fit the one not taken
+        """Return the graph with the sizes of the tensors."""
+        model, description = read_onnx(self.path), self.own.description
+        check_names(self.path, [t.name for t in inputs], [value.name for value in feeds(model)])
+        # with branches, the sizes that ONNX infers for one need not fit the other
         if not any(subgraphs(node) for node in model.graph.node):
-            fix_sizes(model, inputs, own.IS_BATCHED, int(own.description.has_batch))
-        if not own.description.has_batch:
-            put_dimension(model, [each.name for each in (*feeds(model), *model.graph.output)], 0)
-        put_dimension(model, own.description.scalars, 1)
+            fix_sizes(model, inputs, self.own.IS_BATCHED, int(description.has_batch))
+        if not description.has_batch:
+            put_dimension(model, [value.name for value in (*feeds(model), *model.graph.output)], 0)
+        put_dimension(model, description.scalars, 1)
         return Graph(model, self, tuple(layers_of(model)))
 
 
-def check_names(path: Path, expected: Sequence[str], found: Sequence[str]) -> None:
-    """Raise CheckpointError if a file has other inputs than its package says."""
-    if sorted(expected) != sorted(found):
-        raise CheckpointError(f"{path} has the inputs {list(found)} instead of {list(expected)}")
+def check_names(path: Path, expected: Sequence[str], actual: Sequence[str]) -> None:
+    """Raise CheckpointError if a file has other inputs than its package lists."""
+    if sorted(expected) != sorted(actual):
+        raise CheckpointError(f"{path} has the inputs {list(actual)} instead of {list(expected)}")
 
 
 def read_onnx(path: Path) -> "onnx.ModelProto":
-    """Read an ONNX file and what it keeps beside it; raise CheckpointError if it cannot be."""
+    """Read an ONNX file and its external data; raise CheckpointError if that fails."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -110,22 +111,22 @@ def _lacks_data(path: Path) -> CheckpointError:
 
 
 def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
-    """List the inputs that a caller gives; old files list their weights among them."""
-    weights = {each.name for each in model.graph.initializer}
-    return [each for each in model.graph.input if each.name not in weights]
+    """List the inputs that a caller provides; old files list their weights among them."""
+    weights = {weight.name for weight in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in weights]
 
 
 def opset_of(model: "onnx.ModelProto") -> int:
     """Return the version of ONNX's own operators."""
-    found = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    return max(found, default=1)
+    versions = (opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
+    return max(versions, default=1)
 
 
 def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
     """Return the dimensions of a tensor: sizes, or names of free ones; empty if it has none."""
     return [
-        each.dim_value if each.dim_value > 0 else each.dim_param
-        for each in value.type.tensor_type.shape.dim
+        dim.dim_value if dim.dim_value > 0 else dim.dim_param
+        for dim in value.type.tensor_type.shape.dim
     ]
 
 
@@ -138,7 +139,7 @@ def fix_sizes(
     of the graph the tensors do not have.
     """
     named: dict[str, int] = {}
-    shapes = {each.name: each.shape for each in inputs}
+    shapes = {tensor.name: tensor.shape for tensor in inputs}
     for value in feeds(model):
         dims = value.type.tensor_type.shape.dim
         for dim, size in zip(dims[skipped:], shapes[value.name], strict=False):  # or a scalar
@@ -159,23 +160,23 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
     import onnx
 
     graph, axes = model.graph, f"axis_{axis}"
-    values = {each.name: each for each in (*feeds(model), *graph.output) if each.name in names}
+    values = {value.name: value for value in (*feeds(model), *graph.output) if value.name in names}
     if not values:
         return
-    given = {each.name for each in feeds(model)}
+    inputs = {value.name for value in feeds(model)}
     opset = opset_of(model)
     inside = {name: f"{name}/without_{axes}" for name in values}
     for node in _nodes(graph):
-        for own in (node.input, node.output):
-            own[:] = [inside.get(each, each) for each in own]
+        for tensors in (node.input, node.output):
+            tensors[:] = [inside.get(name, name) for name in tensors]
 
     def reshape(kind: str, source: str, target: str) -> "onnx.NodeProto":
         if opset < SINCE_TENSOR_AXES:
             return onnx.helper.make_node(kind, [source], [target], axes=[axis])
         return onnx.helper.make_node(kind, [source, axes], [target])
 
-    before = [reshape("Squeeze", name, inside[name]) for name in values if name in given]
-    after = [reshape("Unsqueeze", inside[name], name) for name in values if name not in given]
+    before = [reshape("Squeeze", name, inside[name]) for name in values if name in inputs]
+    after = [reshape("Unsqueeze", inside[name], name) for name in values if name not in inputs]
     nodes = [*before, *graph.node, *after]
     for value in values.values():
         shape = value.type.tensor_type.shape
@@ -209,7 +210,7 @@ def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
 
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
-    """Yield the kind of each operator, and how many parameters it is the first to take."""
+    """Yield the type of each operator, and the number of parameters that it uses first."""
     left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
     for node in _nodes(model.graph):
         if node.op_type != "Constant":
@@ -222,8 +223,8 @@ def weight_shapes(model: "onnx.ModelProto") -> list[tuple[int, ...]]:
 
 
 def _weights(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for each in graph.initializer:
-        yield each.name, tuple(each.dims)
+    for weight in graph.initializer:
+        yield weight.name, tuple(weight.dims)
     for node in graph.node:
         if node.op_type == "Constant":
             for attribute in node.attribute:
@@ -244,37 +245,37 @@ class TensorFlow:
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the weights: of variables, or of constants if these are frozen."""
         if self.variables:
-            return [tuple(each.shape) for each in self.variables]
+            return [tuple(variable.shape) for variable in self.variables]
         definition = self.function.graph.as_graph_def()
-        inner = (each.node_def for each in definition.library.function)
+        inner = (function.node_def for function in definition.library.function)
         return [
-            tuple(each.size for each in node.attr["value"].tensor.tensor_shape.dim)
+            tuple(dim.size for dim in node.attr["value"].tensor.tensor_shape.dim)
             for node in chain(definition.node, *inner)
             if node.op == "Const"
         ]
 
     def run(self, inputs: Arrays) -> Arrays:
         names = self.function.structured_input_signature[1]
-        given = {name: self._tensorflow.constant(inputs[name]) for name in names}
-        return {name: each.numpy() for name, each in self.function(**given).items()}
+        tensors = {name: self._tensorflow.constant(inputs[name]) for name in names}
+        return {name: output.numpy() for name, output in self.function(**tensors).items()}
 
 
 class SavedModel(Source):
-    """A SavedModel, whose layers are the variables that it keeps."""
+    """A SavedModel, whose variables count as its layers."""
 
-    def __init__(self, own: Own, path: Path) -> None:
-        super().__init__(own, path)
+    def __init__(self, user_model: Own, path: Path) -> None:
+        super().__init__(user_model, path)
         self.session = read_savedmodel(path)
         self.ask, self.variables = self.session.run, self.session.variables  # type: ignore[method-assign]
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
         names = list(self.session.function.structured_input_signature[1])
-        check_names(self.path, [each.name for each in inputs], names)
-        found = [
-            (each.name.rpartition("/")[2].partition(":")[0], int(np.prod(each.shape)))
-            for each in self.variables
+        check_names(self.path, [tensor.name for tensor in inputs], names)
+        layers = [
+            (variable.name.rpartition("/")[2].partition(":")[0], int(np.prod(variable.shape)))
+            for variable in self.variables
         ]
-        return Graph(self.path, self, tuple(found))
+        return Graph(self.path, self, tuple(layers))
 
 
 def read_savedmodel(path: Path) -> TensorFlow:

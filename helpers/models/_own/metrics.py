@@ -1,4 +1,4 @@
-"""Scoring a model of the user's by labels: scikit-learn's metrics by their names."""
+"""Scores of the user's model by labels: scikit-learn's metrics by their names."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 from helpers.errors import DataError
 from helpers.models._own import Array
 
-HALF = 0.5  # from which on a probability of one class means that class
+HALF = 0.5  # above it, a probability of one class means that class
 
 
 def classes(scores: Array) -> Array:
@@ -28,11 +28,11 @@ def f1(scores: Array, labels: Array) -> float:
     """Return the F1 score: the mean over the classes if the model scores more than two."""
     from sklearn.metrics import f1_score
 
-    found = classes(scores)
+    predicted = classes(scores)
     has_two_scores = scores.reshape(len(scores), -1).shape[1] <= 2
-    is_binary = has_two_scores and {*np.unique(labels), *np.unique(found)} <= {0, 1}
+    is_binary = has_two_scores and {*np.unique(labels), *np.unique(predicted)} <= {0, 1}
     average = "binary" if is_binary else "macro"
-    return float(f1_score(labels, found, average=average, zero_division=0))
+    return float(f1_score(labels, predicted, average=average, zero_division=0))
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -47,7 +47,7 @@ def auc(scores: Array, labels: Array) -> float:
     present = np.unique(labels)
     places = present.astype(int)
     if (places != present).any() or places.min() < 0 or places.max() >= flat.shape[1]:
-        strange = next(each for each in present if each not in range(flat.shape[1]))
+        strange = next(label for label in present if label not in range(flat.shape[1]))
         raise DataError(
             f"auc: there is a label {strange}, but the model has scores of classes 0 to "
             f"{flat.shape[1] - 1}"

@@ -1,8 +1,8 @@
 """Networks of PyTorch and Keras: from a TorchScript file, an exported program, a `.keras` file, or
 a function of the user's.
 
-What a network returns, be it a tensor, a dict or a nest of them, is walked once: a tensor and its
-name come from the same place.
+A network may return a tensor, a dict or a nested structure. One walk over it yields each tensor
+with its name.
 """
 
 import importlib
@@ -72,32 +72,32 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     with explained(function, "cannot be imported"):
-        found = getattr(importlib.import_module(module), name)
+        factory = getattr(importlib.import_module(module), name)
     with explained(function, "failed"):
-        made = found()
-    if not isinstance(made, tuple) or len(made) != 2:
+        result = factory()
+    if not isinstance(result, tuple) or len(result) != 2:
         raise CheckpointError(
             f"{function} does not return a pair. Return a model and example inputs."
         )
-    network, example = made
+    network, example = result
     return network, example
 
 
 @contextmanager
-def explained(place: object, fault: str) -> Iterator[None]:
-    """Turn any error of reading a model into one line."""
+def explained(origin: object, fault: str) -> Iterator[None]:
+    """Turn any error of reading a model into a CheckpointError of one line."""
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(f"{place}: no such file ({error.filename})") from None
+        raise CheckpointError(f"{origin}: no such file ({error.filename})") from None
     except Exception as error:  # readers, and the user's own code, raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise CheckpointError(f"{place} {fault}: {reason}") from None
+        raise CheckpointError(f"{origin} {fault}: {reason}") from None
 
 
-def source(own: Own, path: Path) -> Source:
+def source(user_model: Own, path: Path) -> Source:
     """Load a file, or call the function whose module is at `path`."""
-    return Torch(own, path) if own.FRAMEWORK == "torch" else Keras(own, path)
+    return Torch(user_model, path) if user_model.FRAMEWORK == "torch" else Keras(user_model, path)
 
 
 class Torch(Source):
@@ -105,45 +105,45 @@ class Torch(Source):
 
     spec: Any = None  # of an exported program: how its tensors become its arguments
 
-    def __init__(self, own: Own, path: Path) -> None:
-        super().__init__(own, path)
-        if own.description.source == "exported":
+    def __init__(self, user_model: Own, path: Path) -> None:
+        super().__init__(user_model, path)
+        if user_model.description.source == "exported":
             program = read_exported(path)
             self.network = program.module(check_guards=False)
             self.names = list(map(str, program.graph_signature.user_inputs))
             self.spec = program.call_spec.in_spec
-        elif own.description.source == "torchscript":
+        elif user_model.description.source == "torchscript":
             self.network = read_torchscript(path)
-            self.names = [each.name for each in self.network.forward.schema.arguments][1:]
+            self.names = [argument.name for argument in self.network.forward.schema.arguments][1:]
         else:
-            self.network = call(own.description.function, path)[0].eval()
+            self.network = call(user_model.description.function, path)[0].eval()
             self.names = list(inspect.signature(self.network.forward).parameters)
 
-    def arguments(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments, and those by name, that the tensors `given` become: in order, if
-        the module does not tell its names.
+    def arguments(self, inputs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the positional and the keyword arguments of a call with `inputs`. They are
+        positional if the module does not report their names.
         """
         from torch.utils._pytree import tree_unflatten
 
         if self.spec:
-            found: tuple[Any, Any] = tree_unflatten([given[each] for each in self.names], self.spec)
-            return found
-        is_in_order = [*given] == self.names[: len(given)] or not set(given) <= set(self.names)
-        return ([*given.values()], {}) if is_in_order else ((), given)
+            args: tuple[Any, Any] = tree_unflatten([inputs[name] for name in self.names], self.spec)
+            return args
+        is_in_order = [*inputs] == self.names[: len(inputs)] or not set(inputs) <= set(self.names)
+        return ([*inputs.values()], {}) if is_in_order else ((), inputs)
 
-    def called(self, network: "torch.nn.Module", given: Mapping[str, Any]) -> dict[str, Any]:
-        arguments, keywords = self.arguments(given)
+    def called(self, network: "torch.nn.Module", inputs: Mapping[str, Any]) -> dict[str, Any]:
+        arguments, keywords = self.arguments(inputs)
         return by_name(network(*arguments, **keywords))
 
     def ask(self, inputs: Arrays) -> Arrays:
         import torch
 
         with torch.inference_mode():
-            given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-            return {name: each.numpy() for name, each in self.called(self.network, given).items()}
+            feed = {name: torch.from_numpy(array) for name, array in inputs.items()}
+            return {name: value.numpy() for name, value in self.called(self.network, feed).items()}
 
     def is_plain(self, inputs: Arrays) -> bool:
-        """Return whether it takes the inputs in order, and answers with one tensor of two axes."""
+        """Return whether it takes the inputs in order and returns one tensor of at least 2-D."""
         import torch
 
         order, keywords = self.arguments({name: name for name in inputs})
@@ -155,11 +155,11 @@ class Torch(Source):
     def build(self, inputs: Sequence[Tensor]) -> "torch.nn.Module":
         """Wrap the module to take the inputs in order and return a tuple, unless it is plain.
 
-        Without a batch, the first dimension of what goes in and out is taken away and put back.
+        Without a batch, it removes the first dimension of the inputs and adds it to the outputs.
         """
         import torch
 
-        source, names = self, [each.name for each in inputs]
+        source, names = self, [tensor.name for tensor in inputs]
         if self.own.description.is_plain and self.own.description.has_batch:
             return self.network
 
@@ -169,58 +169,58 @@ class Torch(Source):
                 self.network, self.training = source.network, False
 
             def train(self, mode: bool = True) -> "Adapted":
-                return self  # the module of an exported program refuses to be told
+                return self  # an exported program's module raises if its mode is set
 
             def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-                given = dict(zip(names, arguments, strict=True))
-                return (*source.shaped(given, partial(source.called, self.network)).values(),)
+                tensors = dict(zip(names, arguments, strict=True))
+                return (*source.shaped(tensors, partial(source.called, self.network)).values(),)
 
-        given = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
-        Adapted.forward.__signature__ = Signature(given)  # type: ignore[attr-defined]
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+        Adapted.forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return Adapted()
 
 
 class Keras(Source):
     """A Keras model: from a `.keras` file or a function."""
 
-    def __init__(self, own: Own, path: Path) -> None:
-        super().__init__(own, path)
-        is_file = own.description.source == "keras"
+    def __init__(self, user_model: Own, path: Path) -> None:
+        super().__init__(user_model, path)
+        is_file = user_model.description.source == "keras"
         self.network, example = (
-            (read_keras(path), 0) if is_file else call(own.description.function, path)
+            (read_keras(path), 0) if is_file else call(user_model.description.function, path)
         )
         self._takes_dict = isinstance(example, Mapping)
 
-    def called(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the model by the names of its inputs, in whatever nest it takes them."""
+    def called(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the model with its inputs by name, in the structure that it takes."""
         struct = getattr(self.network, "_inputs_struct", None)
         if struct is not None:
-            taken = keras().tree.map_structure(lambda each: given[each.name], struct)
+            taken = keras().tree.map_structure(lambda tensor: inputs[tensor.name], struct)
         elif self._takes_dict:
-            taken = given
+            taken = inputs
         else:
-            taken = [*given.values()] if len(given) > 1 else next(iter(given.values()))
+            taken = [*inputs.values()] if len(inputs) > 1 else next(iter(inputs.values()))
         results = self.network(taken, training=False)
         return by_name(results, getattr(self.network, "output_names", ()))
 
     def ask(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(each) for name, each in self.called(inputs).items()}
+        return {name: np.asarray(output) for name, output in self.called(inputs).items()}
 
     def build(self, inputs: Sequence[Tensor]) -> Network:
         """Wrap the model to take a dict of tensors by the inputs' names, and return a list."""
-        own = keras()
-        given = {t.name: own.Input(t.shape, dtype=t.dtype, name=t.name) for t in inputs}
-        return own.Model(given, [*self.shaped(given, self.called).values()])
+        library = keras()
+        tensors = {t.name: library.Input(t.shape, dtype=t.dtype, name=t.name) for t in inputs}
+        return library.Model(tensors, [*self.shaped(tensors, self.called).values()])
 
 
 def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the tensors of a nest by name: keys and places that lead to them, or the model's own
-    `names` if it has no keys. Raises CheckpointError if two tensors have one name.
+    """Return the tensors of a nested structure by name: the path of keys and indices to each, or
+    the model's own `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
     paths, tensors = zip(*_walked(results), strict=True)
-    if len(set(names)) != len(paths) or any(isinstance(each, str) for each in chain(*paths)):
-        whole = [path if isinstance((*path, 0)[0], str) else ("output", *path) for path in paths]
-        names = ["_".join(map(str, path)) for path in whole]
+    if len(set(names)) != len(paths) or any(isinstance(key, str) for key in chain(*paths)):
+        full = [path if isinstance((*path, 0)[0], str) else ("output", *path) for path in paths]
+        names = ["_".join(map(str, path)) for path in full]
     if len(set(names)) < len(paths):
         fault = f"Two of the outputs {', '.join(names)} have the same name"
         raise CheckpointError(f"{fault}. Return them under different keys.")
@@ -228,13 +228,13 @@ def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _walked(results: object) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield the tensors of a nest, each after the keys and places that lead to it."""
+    """Yield the tensors of a nested structure, each after the path of keys and indices to it."""
     if isinstance(results, Mapping):
-        parts: list[tuple[str | int, object]] = [(str(key), each) for key, each in results.items()]
+        parts: list[tuple[str | int, object]] = [(str(key), part) for key, part in results.items()]
     elif isinstance(results, (list, tuple)):
         parts = list(enumerate(results))
     else:
         parts = []
         if results is not None:
             yield (), results
-    yield from (((key, *path), each) for key, part in parts for path, each in _walked(part))
+    yield from (((key, *path), tensor) for key, part in parts for path, tensor in _walked(part))

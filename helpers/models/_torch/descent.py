@@ -1,4 +1,4 @@
-"""What fitting a network shares: a step of gradient descent, and its products' precision."""
+"""Fitting of PyTorch networks: an optimizer step, and mixed precision."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 def optimizer_step(
     optimizer: Optimizer, loss: Tensor, learning_rate: float, largest_norm: float | None = None
 ) -> None:
-    """Go down the gradient of `loss`, whose norm is clipped if `largest_norm` is given."""
+    """Take an optimizer step for `loss`; clip the gradient's norm to `largest_norm`, if given."""
     group = optimizer.param_groups[0]
     group["lr"] = learning_rate
     optimizer.zero_grad()
@@ -20,9 +20,9 @@ def optimizer_step(
 
 
 def mixed_precision() -> torch.autocast:
-    """Compute products in bf16 in the block, on a processor with instructions for that. On others
-    PyTorch emulates them, a hundred times slower than fp32 where there is AVX2 alone.
+    """Return a context of matrix multiplications in bf16, if the CPU has instructions for them.
+    Without these PyTorch emulates bf16, a hundred times slower than fp32 on AVX2.
     """
-    found = torch.cpu.get_capabilities()
-    has_bf16 = bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    has_bf16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=has_bf16)

@@ -1,4 +1,4 @@
-"""Reading a PyTorch checkpoint without running what it holds, and giving every tensor its place."""
+"""Reading a PyTorch checkpoint without running its code, and loading its tensors."""
 
 import pickletools
 import re
@@ -27,7 +27,7 @@ class Stub:
 
 
 def read(path: Path, inert: Collection[str] = ()) -> Any:
-    """Read what torch.save wrote, by PyTorch's restricted unpickler.
+    """Read a file of torch.save with PyTorch's restricted unpickler.
 
     Classes of the modules named in `inert` become `Stub`. Raises CheckpointError if the file
     cannot be read or names anything else that is not a tensor.
@@ -51,7 +51,7 @@ def read(path: Path, inert: Collection[str] = ()) -> Any:
 
 
 def _imported(path: Path) -> str | None:
-    """Return what a pickle of a protocol that torch.load does not read would import first."""
+    """Return the first import of a pickle whose protocol torch.load does not read."""
     strings: list[str] = []
     with suppress(Exception), path.open("rb") as file:  # other bytes are no pickle, and end here
         for opcode, argument, _ in pickletools.genops(file):
@@ -65,7 +65,7 @@ def _imported(path: Path) -> str | None:
 
 
 def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
-    """Extract the state dict from what a checkpoint holds: bare, or under "state_dict" or "model".
+    """Extract the state dict of a checkpoint: the content itself, or its "state_dict" or "model".
 
     A leading `module.` is cut from its names. Raises CheckpointError if there is none.
     """
@@ -98,15 +98,15 @@ def rename(
 def place(
     tensors: Mapping[str, Tensor], network: nn.Module, path: Path, title: str, optional: str = ""
 ) -> None:
-    """Copy the tensors into `network`, all of them and into all of it.
+    """Copy the tensors into `network`, whose tensors they must match one to one.
 
     Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
     tensor that is missing, surplus or misshapen.
     """
-    own = network.state_dict()
+    state = network.state_dict()
     if optional:
-        tensors = {n: t for n, t in own.items() if n.endswith(optional)} | dict(tensors)
-    check(path, title, _shapes(tensors), _shapes(own))
+        tensors = {n: t for n, t in state.items() if n.endswith(optional)} | dict(tensors)
+    check(path, title, _shapes(tensors), _shapes(state))
     network.load_state_dict(tensors)
 
 

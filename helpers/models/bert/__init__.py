@@ -38,8 +38,8 @@ class BERT(Model):
         """Describe the token ids, the segment ids and the input mask."""
         shape = (config.max_seq_length or LENGTH,)
         return tuple(
-            Tensor(f"input__{place}", "int32", shape, meaning)
-            for place, meaning in enumerate(INPUTS)
+            Tensor(f"input__{index}", "int32", shape, meaning)
+            for index, meaning in enumerate(INPUTS)
         )
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
@@ -47,9 +47,9 @@ class BERT(Model):
         dtype, shape = float_type(config), (config.max_seq_length or LENGTH,)
         return tuple(
             Tensor(
-                f"output__{place}", dtype, shape, f"a logit for each token: the {end} of the answer"
+                f"output__{index}", dtype, shape, f"a logit for each token: the {end} of the answer"
             )
-            for place, end in enumerate(("start", "end"))
+            for index, end in enumerate(("start", "end"))
         )
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:

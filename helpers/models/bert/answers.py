@@ -1,7 +1,8 @@
-"""How logits become answers: the best span of each question over all its windows.
+"""Answers from logits: the best span of each question over all its windows.
 
-The rules are those of the published SQuAD scripts for BERT: of each window the 20 best starts and
-ends; a start only in the window that shows most around it; at most 30 tokens.
+The rules are those of the published SQuAD scripts for BERT. Each window contributes its 20 best
+starts and ends. A start counts only in the window with most context around it. A span has at most
+30 tokens.
 """
 
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ def best_spans(
         siblings = list(group)
         shown = fullest(siblings)
         highest, best[question] = -np.inf, None
-        for place, window in enumerate(siblings):
-            score, span = _best_span(window, shown == place, *next(rows))
+        for index, window in enumerate(siblings):
+            score, span = _best_span(window, shown == index, *next(rows))
             if score > highest:
                 highest, best[question] = score, span
     return best
@@ -47,7 +48,7 @@ def _best_span(
 
     `startable` tells for each token of the paragraph whether an answer may start there.
     """
-    starts, ends = (np.argsort(-each, kind="stable")[:N_BEST] for each in (start, end))
+    starts, ends = (np.argsort(-logits, kind="stable")[:N_BEST] for logits in (start, end))
     usable = np.zeros(len(start), dtype=bool)
     inside = slice(window.offset, window.offset + window.length)
     usable[inside] = startable[window.start : window.start + window.length]

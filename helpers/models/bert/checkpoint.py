@@ -1,4 +1,4 @@
-"""What a BERT checkpoint may look like on disk: its file types, naming schemes and leftovers."""
+"""BERT checkpoints on disk: file types, naming schemes and unused tensors."""
 
 from pathlib import Path
 
@@ -19,35 +19,35 @@ UNUSED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")  # 0
 
 
 def load(path: Path, network: nn.Module, variant: str) -> None:
-    """Copy the tensors of the file `path` into `network`, every one accounted for.
+    """Copy the tensors of the file `path` into `network`.
 
-    The file is a state dict, bare or under "model" or "state_dict", or `.safetensors`, with the
-    names of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which question
-    answering does not use, must be whole if it is there. Raises CheckpointError if the file cannot
-    be read or would run code, or if a tensor is missing, surplus or misshapen.
+    The file is `.safetensors`, a state dict, or a dict with one under "model" or "state_dict". Its
+    names are those of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which
+    question answering does not use, must be whole if it is there. Raises CheckpointError if the
+    file cannot be read or would run code, or if a tensor is missing, surplus or misshapen.
     """
     content = _safetensors(path) if path.suffix == ".safetensors" else state_dict.read(path)
     tensors = state_dict.unwrap(content, path)
     for pattern, replacement in RENAMED.items():
         tensors = state_dict.rename(tensors, pattern, replacement, path)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in UNUSED}
-    words = tensors.get(WORDS)
+    embeddings = tensors.get(WORDS)
     rows, hidden = SIZES[variant].rows, SIZES[variant].hidden
-    if words is not None and tuple(words.shape) == (PUBLISHED_ROWS, hidden):
-        tensors[WORDS] = nn.functional.pad(words, (0, 0, 0, rows - PUBLISHED_ROWS))
+    if embeddings is not None and tuple(embeddings.shape) == (PUBLISHED_ROWS, hidden):
+        tensors[WORDS] = nn.functional.pad(embeddings, (0, 0, 0, rows - PUBLISHED_ROWS))
     _take_pooler(tensors, hidden, path)
     state_dict.place(tensors, network, path, f"BERT {variant}")
 
 
 def _take_pooler(tensors: dict[str, Tensor], hidden: int, path: Path) -> None:
-    """Remove a whole pooler; raise CheckpointError for half of one or a misshapen one."""
+    """Remove a whole pooler; raise CheckpointError for an incomplete or misshapen one."""
     shapes = {"bert.pooler.dense.weight": [hidden, hidden], "bert.pooler.dense.bias": [hidden]}
-    found = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
+    actual = {name: list(tensors.pop(name).shape) for name in shapes if name in tensors}
     for name, shape in shapes.items():
-        if found and name not in found:
+        if actual and name not in actual:
             raise CheckpointError(f"{path} has an incomplete pooler: {name} {shape} is missing")
-        if found and found[name] != shape:
-            raise CheckpointError(f"{path}: {name} is {found[name]} and should be {shape}")
+        if actual and actual[name] != shape:
+            raise CheckpointError(f"{path}: {name} is {actual[name]} and should be {shape}")
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

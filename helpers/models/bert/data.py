@@ -1,4 +1,4 @@
-"""How SQuAD's questions and a vocabulary become batches, and how outputs become scores."""
+"""Batches from SQuAD's questions and a vocabulary, and scores of outputs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -42,15 +42,15 @@ class QuestionSet(Dataset):
         self.contexts, self.questions = parse(content, path)
         self._origin = _origin(content, path.with_name(MARKER))
         self._contexts = self.tokenizer.encode(self.contexts)
-        self._queries = self.tokenizer.encode([each.text for each in self.questions])
+        self._queries = self.tokenizer.encode([question.text for question in self.questions])
         self.windows: list[Window] = []
-        for place, question in enumerate(self.questions):
-            query, context = self._queries[place], self._contexts[question.context]
-            self.windows += windows(place, len(query.ids), len(context.ids), length)
+        for index, question in enumerate(self.questions):
+            query, context = self._queries[index], self._contexts[question.context]
+            self.windows += windows(index, len(query.ids), len(context.ids), length)
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of paragraphs, questions and windows, and where the questions are from."""
+        """Return the numbers of paragraphs, questions and windows, and the questions' origin."""
         return {
             "paragraphs": len(self.contexts),
             "questions": len(self.questions),
@@ -62,26 +62,26 @@ class QuestionSet(Dataset):
         return len(self.windows)
 
     def windows_of(self, question: int) -> list[int]:
-        """Return the places of all windows of the question at that place."""
+        """Return the indices of all windows of the question with that index."""
         return [i for i, window in enumerate(self.windows) if window.question == question]
 
     def tokens_of(self, question: int) -> list[str]:
-        """Return the tokens of the question at that place, all of them."""
+        """Return all tokens of the question with that index."""
         return self.tokenizer.tokens(self._queries[question])
 
     def characters(self, window: int) -> NDArray[np.int32]:
-        """Return the first and past-last character, in the paragraph, of each of its tokens that
-        the window at that place has, [tokens, 2].
+        """Return the first and past-last character in the paragraph of each token of a window,
+        [tokens, 2]; `window` is its index.
         """
-        found = self.windows[window]
-        context = self._contexts[self.questions[found.question].context]
-        return context.spans[found.start : found.start + found.length]
+        part = self.windows[window]
+        context = self._contexts[self.questions[part.question].context]
+        return context.spans[part.start : part.start + part.length]
 
     def take(self, places: Sequence[int] | NDArray[np.int64]) -> Arrays:
         """Return ids, segments and mask of the windows at `places`, int32 [windows, length]."""
         rows = []
-        for place in places:
-            window = self.windows[place]
+        for index in places:
+            window = self.windows[index]
             query = self._queries[window.question]
             context = self._contexts[self.questions[window.question].context]
             rows.append(self.tokenizer.sequence(query, context, window, self.length))
@@ -93,19 +93,19 @@ class QuestionSet(Dataset):
         The outputs, [windows, length] each, are those of all windows in order, or of those at
         `places`, which hold all windows of their questions. Raises DataError for another shape.
         """
-        chosen = self.windows if places is None else [self.windows[place] for place in places]
+        chosen = self.windows if places is None else [self.windows[index] for index in places]
         for name in self.outputs:
-            found, expected = list(outputs[name].shape), [len(chosen), self.length]
-            if found != expected:
-                raise DataError(f"{name} is {found} and should be {expected}")
+            actual, expected = list(outputs[name].shape), [len(chosen), self.length]
+            if actual != expected:
+                raise DataError(f"{name} is {actual} and should be {expected}")
         start, end = (outputs[name] for name in self.outputs)
         spans = best_spans(chosen, start, end)
-        return {self.questions[place].id: self._text(place, span) for place, span in spans.items()}
+        return {self.questions[index].id: self._text(index, span) for index, span in spans.items()}
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Return SQuAD v1.1's F1 and exact match over every question, in percent."""
-        found = self.answers(outputs)
-        return metric.score((found[each.id], each.answers) for each in self.questions)
+        answers = self.answers(outputs)
+        return metric.score((answers[question.id], question.answers) for question in self.questions)
 
     def decisions(self, outputs: Arrays) -> NDArray[np.str_]:
         """Return the answer to each question."""
@@ -124,17 +124,17 @@ def _only(folder: Path, name: str) -> Path:
     """Find the one file of that name below a folder."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder. Use one that has {FILE} and {VOCABULARY}.")
-    found = sorted(path for path in folder.rglob(name) if path.is_file())
-    if not found:
+    paths = sorted(path for path in folder.rglob(name) if path.is_file())
+    if not paths:
         raise DataError(f"{folder} has no {name}, nor have its subfolders")
-    if len(found) > 1:
-        places = " and ".join(str(path.relative_to(folder)) for path in found[:2])
-        raise DataError(f"{folder} has {len(found)} files {name}. Keep one of them: {places}")
-    return found[0]
+    if len(paths) > 1:
+        places = " and ".join(str(path.relative_to(folder)) for path in paths[:2])
+        raise DataError(f"{folder} has {len(paths)} files {name}. Keep one of them: {places}")
+    return paths[0]
 
 
 def _origin(content: bytes, marker: Path) -> str:
     if marker.is_file():
         return "generated"
-    known = hashlib.md5(content, usedforsecurity=False).hexdigest() == PUBLISHED
-    return "SQuAD v1.1 dev set (md5 verified)" if known else "another file in SQuAD's format"
+    is_public = hashlib.md5(content, usedforsecurity=False).hexdigest() == PUBLISHED
+    return "SQuAD v1.1 dev set (md5 verified)" if is_public else "another file in SQuAD's format"

@@ -21,14 +21,14 @@ print("expected:", sample["expected"])
 
 
 def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[dict[str, str]]:
-    """Answer `count` questions, spread over the set, by `infer`, which turns a batch into outputs,
-    or holds those of all windows.
+    """Answer `count` questions, spread over the set, by `infer`: a function of a batch, or the
+    outputs of all windows.
 
-    Gives one row for each question; every window over its paragraph is run, one at a time.
+    Returns one row per question. Every window over its paragraph is run, one at a time.
     """
     rows = []
-    for place in spread(len(dataset.questions), count).tolist():
-        question, windows = dataset.questions[place], dataset.windows_of(place)
+    for index in spread(len(dataset.questions), count).tolist():
+        question, windows = dataset.questions[index], dataset.windows_of(index)
         outputs = concatenate(
             answers(infer, dataset.take([window]), np.array([window])) for window in windows
         )
@@ -45,16 +45,16 @@ def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[d
 
 
 def example(dataset: QuestionSet, most: int) -> Example:
-    """Choose the first question that `show_answers` asks, and the window over its paragraph that
-    has the answer.
+    """Choose the first question of `show_answers`, and the window over its paragraph that has the
+    answer.
     """
     question, windows = dataset.questions[0], dataset.windows_of(0)
     text, expected = dataset.contexts[question.context], question.answers[0]
-    place = text.find(expected)
+    start = text.find(expected)
     with_answer = [
-        each
-        for each in windows
-        if (found := dataset.characters(each))[0, 0] <= place < found[-1, 1]
+        index
+        for index in windows
+        if (spans := dataset.characters(index))[0, 0] <= start < spans[-1, 1]
     ]
     chosen = (with_answer or windows)[0]
     window = dataset.windows[chosen]
@@ -69,15 +69,15 @@ def example(dataset: QuestionSet, most: int) -> Example:
 
 
 def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | int]]:
-    """Describe of `count` questions, spread over the set, what tokens and windows they make."""
+    """Return the tokens and the number of windows of `count` questions, spread over the set."""
     rows: list[dict[str, str | int]] = []
-    for place in spread(len(dataset.questions), count).tolist():
-        question, windows = dataset.questions[place], dataset.windows_of(place)
+    for index in spread(len(dataset.questions), count).tolist():
+        question, windows = dataset.questions[index], dataset.windows_of(index)
         last = dataset.windows[windows[-1]]
         rows.append(
             {
                 "question": question.text,
-                "tokens": " ".join(dataset.tokens_of(place)),
+                "tokens": " ".join(dataset.tokens_of(index)),
                 "paragraph tokens": last.start + last.length,
                 "windows": len(windows),
                 "answer": question.answers[0],
@@ -87,9 +87,9 @@ def show_features(dataset: QuestionSet, count: int = 5) -> list[dict[str, str | 
 
 
 def _excerpt(context: str, answer: str) -> str:
-    """Cut out what stands around an answer, at white space."""
-    place = max(context.find(answer), 0)
-    first, last = max(place - AROUND, 0), place + len(answer) + AROUND
+    """Cut out the text around an answer, at white space."""
+    start = max(context.find(answer), 0)
+    first, last = max(start - AROUND, 0), start + len(answer) + AROUND
     text = context[first:last]
     if first:
         text = "… " + text.partition(" ")[2]

@@ -1,4 +1,4 @@
-"""How a question and its paragraph become windows of WordPiece tokens.
+"""Windows of WordPiece tokens from a question and its paragraph.
 
 Devlin et al., section 4.2 and appendix; the constants are those of the published SQuAD scripts.
 """
@@ -64,14 +64,14 @@ class WordPiece:
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
             Text(
-                np.array(each.ids, dtype=np.int32),
-                np.array(each.offsets, dtype=np.int32).reshape(-1, 2),
+                np.array(encoding.ids, dtype=np.int32),
+                np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2),
             )
-            for each in encoded
+            for encoding in encoded
         ]
 
     def tokens(self, text: Text) -> list[str]:
-        """Write the tokens of an encoded text."""
+        """Return the tokens of an encoded text."""
         return [str(self._tokenizer.id_to_token(token)) for token in text.ids.tolist()]
 
     def sequence(
@@ -92,25 +92,25 @@ def windows(question: int, query: int, context: int, length: int) -> list[Window
     """Slide over a paragraph; `query`, `context` and the sequences' `length` count tokens."""
     offset = min(query, QUERY_TOKENS) + 2
     room = length - offset - 1
-    found, start = [], 0
+    parts, start = [], 0
     while True:
         size = min(room, context - start)
-        found.append(Window(question, start, size, offset))
+        parts.append(Window(question, start, size, offset))
         if start + size >= context:
-            return found
+            return parts
         start += min(size, STRIDE)
 
 
 def fullest(windows: Sequence[Window]) -> Ints:
-    """Return for each token of a paragraph which of its windows shows most of both sides of it.
+    """Return for each token of a paragraph the index of the window with most context on both sides.
 
     A window's score for a token is the smaller number of tokens to its left and right, plus 0.01
-    for each token of the window; the first of equals wins. int32 [tokens].
+    for each token of the window. The first of equal windows wins. int32 [tokens].
     """
     total = windows[-1].start + windows[-1].length
     scores = np.full((len(windows), total), -1.0)
-    for place, window in enumerate(windows):
+    for index, window in enumerate(windows):
         left = np.arange(window.length)
         score = np.minimum(left, left[::-1]) + 0.01 * window.length
-        scores[place, window.start : window.start + window.length] = score
+        scores[index, window.start : window.start + window.length] = score
     return np.asarray(scores.argmax(axis=0), dtype=np.int32)

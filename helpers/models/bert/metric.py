@@ -1,7 +1,7 @@
-"""How answers are scored: SQuAD v1.1's exact match and F1.
+"""Metrics of answers: SQuAD v1.1's exact match and F1.
 
 Rajpurkar et al., section 6.1: texts are compared in lower case, without punctuation, articles and
-extra white space; of several accepted answers the best counts.
+extra white space. Of several accepted answers the best counts.
 """
 
 import re
@@ -29,7 +29,7 @@ def score(pairs: Iterable[tuple[str, Sequence[str]]]) -> dict[str, float]:
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Return the harmonic mean of precision and recall of the words that both hold; 0 if none."""
+    """Return the harmonic mean of precision and recall of the common words; 0 if none."""
     ours, theirs = words(prediction), words(answer)
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0

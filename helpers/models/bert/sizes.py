@@ -1,7 +1,7 @@
-"""How large the variants of BERT are.
+"""Sizes of the variants of BERT.
 
-"large" and "base" are those of Devlin et al. (section 3), with the 30,522 rows of the vocabulary
-rounded up to a multiple of 8 as in NVIDIA's checkpoint; "small" is for the generated sets.
+"large" and "base" are those of Devlin et al. (section 3). The 30,522 rows of the vocabulary are
+rounded up to a multiple of 8, as in NVIDIA's checkpoint. "small" is for the generated sets.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a file in the format of SQuAD v1.1 holds: paragraphs, questions and their answers.
+"""Files in the format of SQuAD v1.1: paragraphs, questions and their answers.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
 """
@@ -41,7 +41,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the place of its paragraph among all, and the accepted answers."""
+    """A question, the index of its paragraph, and the accepted answers."""
 
     id: str
     text: str
@@ -52,19 +52,19 @@ class Question:
 def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
     """Read the paragraphs and questions that the file `path` holds, in order.
 
-    Raises DataError naming the place that is not SQuAD's.
+    Raises DataError naming the field that is not SQuAD's.
     """
     try:
         document = _Document.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "".join(f"[{e}]" if isinstance(e, int) else f".{e}" for e in first["loc"])
-        where = f"{place.removeprefix('.')}: " if place else ""
+        location = "".join(f"[{e}]" if isinstance(e, int) else f".{e}" for e in first["loc"])
+        where = f"{location.removeprefix('.')}: " if location else ""
         raise DataError(f"{path} is not in SQuAD's format: {where}{first['msg']}") from None
-    paragraphs = [each for article in document.data for each in article.paragraphs]
+    paragraphs = [paragraph for article in document.data for paragraph in article.paragraphs]
     questions = [
-        Question(entry.id, entry.question, place, tuple(answer.text for answer in entry.answers))
-        for place, paragraph in enumerate(paragraphs)
+        Question(entry.id, entry.question, index, tuple(answer.text for answer in entry.answers))
+        for index, paragraph in enumerate(paragraphs)
         for entry in paragraph.qas
     ]
     if not questions:
@@ -72,4 +72,4 @@ def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
     name, count = Counter(question.id for question in questions).most_common(1)[0]
     if count > 1:
         raise DataError(f"{path} is not in SQuAD's format: id '{name}' occurs twice")
-    return [each.context for each in paragraphs], questions
+    return [paragraph.context for paragraph in paragraphs], questions

@@ -15,7 +15,7 @@ SMALLEST = 32  # pixels of a crop's sides: the network halves them five times
 IMAGES = "validation"  # the folder of the evaluation images inside a set that was made here
 TRAINING = "train"  # and of the training images
 # terms of an output of: the first convolution, the three of each block, the last layer
-_BLOCKS = [each for w, count in ((64, 3), (128, 4), (256, 6), (512, 3)) for each in [w] * count]
+_BLOCKS = [width for w, count in ((64, 3), (128, 4), (256, 6), (512, 3)) for width in [w] * count]
 _SUMS = [7 * 7 * 3, *(n for w in _BLOCKS for n in (4 * w, 3 * 3 * w, w)), 2048]
 
 

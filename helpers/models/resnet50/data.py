@@ -1,4 +1,4 @@
-"""How a folder of images becomes labelled batches, and how outputs are scored against them."""
+"""Labelled batches from a folder of images, and scores of outputs."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class ImageFolder(Dataset):
         try:
             classes = _classes(folder)
             files = sorted(
-                (label, path) for each, label in classes.items() for path in _images(each)
+                (label, path) for subfolder, label in classes.items() for path in _images(subfolder)
             )
         except OSError as error:
             raise DataError(f"{folder} cannot be read: {error}") from None
@@ -54,15 +54,15 @@ class ImageFolder(Dataset):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of images and classes, and whether the images were generated."""
+        """Return the numbers of images and classes, and whether the images were generated."""
         return {"images": len(self), "classes": len(self._names), "origin": self._origin}
 
     def __len__(self) -> int:
         return len(self._files)
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield float32 [batch, 3, side, side], the next batch being decoded meanwhile."""
-        files = [self._files[place] for place in spread(len(self), limit)]
+        """Yield float32 [batch, 3, side, side], and decode the next batch meanwhile."""
+        files = [self._files[index] for index in spread(len(self), limit)]
         parts = (files[start : start + batch_size] for start in range(0, len(files), batch_size))
         pool = ThreadPoolExecutor(usable_cores())
         try:
@@ -75,19 +75,20 @@ class ImageFolder(Dataset):
     def take(self, places: NDArray[np.int64]) -> Arrays:
         """Read the images at `places`, float32 [images, 3, side, side]."""
         with ThreadPoolExecutor(usable_cores()) as pool:
-            images = list(pool.map(self._read, [self._files[place] for place in places]))
+            images = list(pool.map(self._read, [self._files[index] for index in places]))
         return {self._input: np.stack(images)}
 
-    def class_of(self, place: int) -> str:
-        """Return the name of the class of the image at `place`."""
-        return self.name_of(int(self._labels[place]))
+    def class_of(self, index: int) -> str:
+        """Return the name of the class of the image at `index`."""
+        return self.name_of(int(self._labels[index]))
 
     def name_of(self, label: int) -> str:
-        """Return a class's name; one that the set does not have has its number alone."""
+        """Return a class's name, or its number if the set does not have it."""
         return self._names.get(label, f"class {label}")
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the fractions of images whose class is the first logit and in the first five.
+        """Return the fractions of images whose class has the largest logit or one of the five
+        largest.
 
         The outputs are [images, 1000]; raises DataError for another shape.
         """
@@ -123,8 +124,8 @@ def preprocess(path: Path, side: int = CROPPED) -> NDArray[np.float32]:
         raise DataError(f"{path} cannot be read as an image: {error}") from None
     if image.size != (side, side):
         shorter = min(image.size)
-        image = _centre(image, *(min(each, LONGEST * shorter) for each in image.size))
-        width, height = (each * RESIZED // shorter for each in image.size)
+        image = _centre(image, *(min(length, LONGEST * shorter) for length in image.size))
+        width, height = (length * RESIZED // shorter for length in image.size)
         image = _centre(image.resize((width, height), Image.Resampling.BICUBIC), side, side)
     return normalise(np.asarray(image))
 
@@ -137,11 +138,11 @@ def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
 def _classes(folder: Path) -> dict[Path, int]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder. {LAYOUT}")
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-    if not found:
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    if not folders:
         raise DataError(f"{folder} has no class folders. {LAYOUT}")
-    numbered = all(path.name.isascii() and path.name.isdecimal() for path in found)
-    classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(found)}
+    numbered = all(path.name.isascii() and path.name.isdecimal() for path in folders)
+    classes = {path: int(path.name) if numbered else rank for rank, path in enumerate(folders)}
     for path, label in classes.items():
         if folder.resolve().is_relative_to(path.resolve()):
             raise DataError(f"{path} is a link to a folder that contains {folder}. {LAYOUT}")
@@ -151,13 +152,13 @@ def _classes(folder: Path) -> dict[Path, int]:
 
 
 def _names(folder: Path, classes: dict[Path, int]) -> dict[int, str]:
-    """Return the name of each class: as its folder, or as a generated set names it."""
+    """Return the name of each class: its folder's, or the one of a generated set."""
     try:
-        given = json.loads((folder / MARKER).read_text())["classes"]
+        class_names = json.loads((folder / MARKER).read_text())["classes"]
     except (OSError, ValueError, KeyError):
-        given = []
-    found = {label: path.name for path, label in classes.items()}
-    return found | {label: given[label] for label in found if label < len(given)}
+        class_names = []
+    names = {label: path.name for path, label in classes.items()}
+    return names | {label: class_names[label] for label in names if label < len(class_names)}
 
 
 def _images(folder: Path) -> list[Path]:

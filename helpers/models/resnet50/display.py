@@ -1,4 +1,4 @@
-"""Showing images of an evaluation set as the network sees them, and what it says of them."""
+"""Pictures of evaluation images as the network reads them, with its predictions."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,32 +24,32 @@ print("its label:", sample["label"])
 """
 
 
-def show_images(dataset: ImageFolder, given: Answers, count: int = 10) -> "display.Image":
-    """Draw `count` images, spread over the whole set, after resizing and cropping, each with its
-    class and what the network says: the class that it finds likeliest, and how likely.
+def show_images(dataset: ImageFolder, infer: Answers, count: int = 10) -> "display.Image":
+    """Draw `count` images, spread over the whole set, after resizing and cropping. Each has its
+    class, the predicted class and its probability.
     """
     places = spread(len(dataset), count)
     batch = dataset.take(places)
-    (images,), shares = batch.values(), _shares(given, batch, places)
+    (images,), shares = batch.values(), _shares(infer, batch, places)
     title = "Images with their classes and predictions"
     figure, drawn = subplots(title, len(places), tall=1.75, across=COLUMNS)
-    said = []
-    for axes, place, image, share in zip(drawn, places.tolist(), images, shares, strict=True):
-        right, best = dataset.class_of(place), int(share.argmax())
+    captions = []
+    for axes, index, image, share in zip(drawn, places.tolist(), images, shares, strict=True):
+        right, best = dataset.class_of(index), int(share.argmax())
         named, mark = dataset.name_of(best), "✓" if dataset.name_of(best) == right else "✗"
         axes.imshow(_pixels(image))
         axes.set(xticks=[], yticks=[])
         axes.set_title(right, loc="left", fontsize=9)
         colour = INK if named == right else COLOURS[4]
         axes.set_xlabel(f"{mark} {named} {share[best]:.0%}", fontsize=9, color=colour, loc="left")
-        said.append(f"{right}: {named} {share[best]:.0%}")
+        captions.append(f"{right}: {named} {share[best]:.0%}")
     text = f"{len(places)} images, by class and likeliest class"
-    return picture(figure, f"{text}: {'; '.join(said)}.")
+    return picture(figure, f"{text}: {'; '.join(captions)}.")
 
 
-def _shares(given: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how likely each class is to the network: softmax of its logits, [images, classes]."""
-    (logits,) = answers(given, batch, places).values()
+def _shares(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the probability of each class: softmax of the logits, [images, classes]."""
+    (logits,) = answers(infer, batch, places).values()
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
@@ -73,11 +73,11 @@ def show_predictions(
     batch, places = dataset.take(chosen), chosen.tolist()
     (images,), shares = batch.values(), _shares(infer, batch, chosen)
     figure, axes = subplots("Images with their likeliest classes", 2 * len(places), tall=1.7)
-    said = []
-    for shown, bars, place, image, share in zip(
+    captions = []
+    for shown, bars, index, image, share in zip(
         axes[::2], axes[1::2], places, images, shares, strict=True
     ):
-        right, best = dataset.class_of(place), np.argsort(-share, kind="stable")[:TOP]
+        right, best = dataset.class_of(index), np.argsort(-share, kind="stable")[:TOP]
         names = [dataset.name_of(int(label)) for label in best]
         shown.imshow(_pixels(image))
         shown.set_axis_off()
@@ -87,9 +87,9 @@ def show_predictions(
         bars.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1), xlabel="probability")
         bars.invert_yaxis()
         bars.grid(visible=False, axis="y")
-        said.append(f"{right}: {names[0]} {share[best[0]]:.0%}")
+        captions.append(f"{right}: {names[0]} {share[best[0]]:.0%}")
     text = "Four images" if len(places) == 4 else f"{len(places)} images"
-    return picture(figure, f"{text}, by class and likeliest class: {'; '.join(said)}.")
+    return picture(figure, f"{text}, by class and likeliest class: {'; '.join(captions)}.")
 
 
 def example(dataset: ImageFolder, most: int) -> Example:

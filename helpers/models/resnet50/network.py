@@ -72,10 +72,10 @@ def _stage(channels: int, width: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def load(path: Path, network: nn.Module) -> None:
-    """Copy the tensors of the file `path` into `network`, every one accounted for.
+    """Copy the tensors of the file `path` into `network`.
 
-    The file holds a state dict, bare or under "state_dict" or "model", its names with or without a
-    leading `module.`. They are torchvision's and NVIDIA NGC's (`layer1.0.conv1.weight`) or those of
+    The file is a state dict, or has one under "state_dict" or "model". A leading `module.` of its
+    names is cut. The names are torchvision's and NVIDIA NGC's (`layer1.0.conv1.weight`) or those of
     NVIDIA's current code (`layers.0.0.conv1.weight`). Raises CheckpointError if the file cannot be
     read or would run code, or if a tensor is missing, surplus or misshapen.
     """

@@ -1,4 +1,4 @@
-"""How ImageNet's public validation archives become class folders: their layout, sums and labels."""
+"""Class folders from ImageNet's public validation archives: layout, checksums and labels."""
 
 import hashlib
 import shutil
@@ -28,10 +28,10 @@ def holds_raw(path: Path) -> bool:
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
-    """Write each image to `<folder>/validation/<class>/`, with the bytes that ImageNet gives.
+    """Write each image to `<folder>/validation/<class>/`, with its original bytes.
 
-    NVIDIA's step resizes each image and encodes it as JPEG a second time; here the originals are
-    kept. Raises DataError for an archive that is missing, damaged or not the public one.
+    NVIDIA's step resizes each image and encodes it as JPEG a second time; this function keeps the
+    originals. Raises DataError for an archive that is missing, damaged or not the public one.
     """
     archive = source / ARCHIVE if source.is_dir() else source
     labels = _labels(archive.with_name(DEVKIT))
@@ -47,7 +47,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
 
 
 class _Hashed(FileIO):
-    """A file of ImageNet's, whose MD5 is taken as it is read."""
+    """A file of ImageNet, whose MD5 is computed while it is read."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -68,9 +68,9 @@ class _Hashed(FileIO):
         """Read to the end; raise DataError if the MD5 is not the published one."""
         while self.read(CHUNK):
             pass
-        found, expected = self._md5.hexdigest(), MD5[self._path.name]
-        if found != expected:
-            raise _damaged(self._path, f"has the MD5 {found} instead of {expected}")
+        actual, expected = self._md5.hexdigest(), MD5[self._path.name]
+        if actual != expected:
+            raise _damaged(self._path, f"has the MD5 {actual} instead of {expected}")
 
 
 def _write(
@@ -104,7 +104,7 @@ def _labels(devkit: Path) -> dict[str, int]:
     with _Hashed(devkit) as kit:
         kit.compare()  # and so its content is known
     with tarfile.open(devkit) as members:
-        files = {each.name: file.read() for each in members if (file := members.extractfile(each))}
+        files = {info.name: file.read() for info in members if (file := members.extractfile(info))}
     synsets = loadmat(BytesIO(files[SYNSETS]), squeeze_me=True)["synsets"]
     leaves = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
     ranks = {name: rank for rank, name in enumerate(sorted(leaves.values()))}

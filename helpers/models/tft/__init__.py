@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _WIDTH = 128
-# terms of an output of: the embedding; the selection of variables, whose first layer takes four;
-# the LSTM at each hour; gate, enrichment, attention with its scores and gate, and three more layers
+# Terms of an output of the embedding and the selection of variables, whose first layer takes four.
+# Then of the LSTM at each hour, gate, enrichment, attention (scores, gate), and three layers.
 _SELECTION, _LSTM = [2, 4 * _WIDTH, _WIDTH, _WIDTH, 4], [2 * _WIDTH] * LENGTH
 _ATTENTION = [
     *[_WIDTH] * 5,

@@ -1,4 +1,4 @@
-"""What a TFT checkpoint may look like on disk, and which of its classes are not needed."""
+"""TFT checkpoints on disk, and their classes that are not needed."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from torch import nn
 
 from helpers.models._torch import state_dict
 
-# NVIDIA's file holds its parsed arguments and its configuration as well: objects of the
-# training code, with enumerations, named tuples and what numpy or scikit-learn left in them.
+# NVIDIA's file also has its parsed arguments and its configuration. They are objects of the
+# training code, with enumerations, named tuples, and objects of numpy or scikit-learn.
 INERT = (
     *("configuration", "data_utils", "argparse", "enum", "collections"),
     *("numpy", "numpy.core.multiarray", "numpy._core.multiarray"),
@@ -16,7 +16,7 @@ INERT = (
 
 
 def load(path: Path, network: nn.Module) -> None:
-    """Copy the tensors of the file `path` into `network`, every one accounted for.
+    """Copy the tensors of the file `path` into `network`.
 
     The file is NVIDIA's `checkpoint.pt`, a dict of "args", "config" and "model", or a state dict
     alone; a leading `module.` is cut. Raises CheckpointError if the file cannot be read or would

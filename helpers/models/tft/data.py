@@ -1,4 +1,4 @@
-"""How a folder that NVIDIA's preprocessing wrote becomes windows, and how forecasts are scored."""
+"""Windows from a folder of NVIDIA's preprocessing, and metrics of forecasts."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ class Windows(Dataset):
 
     A series has a window at each of its hours but the last 191. `names` are those of the three
     inputs and the output; `split` may also be "train". Raises DataError for another layout, a
-    column that is missing or not made of numbers, a series that the network has no embedding for,
-    and a file without a whole window.
+    column that is missing or not numeric, and a file without a whole window. Also for a series
+    without an embedding in the network.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Windows(Dataset):
         # of each row: its series, and the row of that in the network's embedding
         ids, self._categories = (table[name].astype(np.int64) for name in (ID, CATEGORY))
         if (unknown := self._categories[(self._categories < 0) | (self._categories > last)]).size:
-            found = f"{CATEGORY} {unknown[0]}"
-            raise DataError(f"{path} has {found}, but the network has 0 to {last}")
+            value = f"{CATEGORY} {unknown[0]}"
+            raise DataError(f"{path} has {value}, but the network has 0 to {last}")
         known = [table[name] for name in variant.known]
         self._known = np.stack(known, axis=1).astype(np.float32)  # [rows, 3], scaled
         self._target = table[variant.target].astype(np.float32)  # [rows], scaled
         self._starts = np.flatnonzero(ids[LENGTH - 1 :] == ids[: 1 - LENGTH])  # first rows
         if not len(self):
             raise DataError(f"{path} has no series of {LENGTH} hours")
-        self.series = ids[self._starts]  # [windows]: whose each window is
+        self.series = ids[self._starts]  # [windows]: the series of each window
         codes, places = np.unique(self.series, return_inverse=True)
         self._scalers = _scalers(folder / "tgt_scalers.bin", codes)[places]  # mean and scale
         self._facts: dict[str, str | int] = {
@@ -96,19 +96,19 @@ class Windows(Dataset):
         return self.inverse_transform(self.gather(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data;
-        raise DataError for outputs not [windows, 24, 3].
+        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.
+        Raises DataError for outputs not [windows, 24, 3].
         """
         name, expected = self.names[-1], (len(self), HORIZON, len(QUANTILES))
-        if (found := outputs[name]).shape != expected:
-            raise DataError(f"{name} is {list(found.shape)} and should be {list(expected)}")
+        if (forecast := outputs[name]).shape != expected:
+            raise DataError(f"{name} is {list(forecast.shape)} and should be {list(expected)}")
         everything = np.arange(len(self))
         actual = self.targets(everything)[:, HISTORY:]
         return {
             f"p{round(100 * q)}": q_risk(
-                actual, self.inverse_transform(found[..., place], everything), q
+                actual, self.inverse_transform(forecast[..., index], everything), q
             )
-            for place, q in enumerate(QUANTILES)
+            for index, q in enumerate(QUANTILES)
         }
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
@@ -148,19 +148,19 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
 
 
 def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
-    """Read the mean and scale for each series, [series, 2]: of its own scaler, or the only one's,
-    which stands under the key ''.
+    """Read the mean and scale for each series, [series, 2], from its own scaler or the common one,
+    whose key is ''.
     """
-    scalers, found = pickles.read(path), np.empty((len(codes), 2))
+    scalers, moments = pickles.read(path), np.empty((len(codes), 2))
     if not isinstance(scalers, dict):
         raise DataError(f"{path} is a {type(scalers).__name__}, not a dict of scalers")
-    for place, code in enumerate(codes):
+    for index, code in enumerate(codes):
         scaler: Any = scalers.get(code, scalers.get(""))
         try:
-            found[place] = scaler.mean_.item(), scaler.scale_.item()
+            moments[index] = scaler.mean_.item(), scaler.scale_.item()
         except (AttributeError, ValueError):
             raise DataError(f"{path} has no scaler of one target for id {code}") from None
-        mean, scale = found[place]
+        mean, scale = moments[index]
         if not (np.isfinite([mean, scale]).all() and scale > 0):
             raise DataError(f"{path} has an invalid scaler for id {code}: {scale} around {mean}")
-    return found
+    return moments

@@ -1,4 +1,4 @@
-"""Pictures of series, of forecasts and of what the network looked at, with alternative text."""
+"""Pictures of series, of forecasts and of the network's weights, with alternative text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
 
 
 def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
-    """Draw forecasts of `count` windows, spread over the set, and what came.
+    """Draw forecasts of `count` windows, spread over the set, and the actual values.
 
     `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
     client of a server. Or it holds the outputs of all windows.
@@ -127,8 +127,8 @@ def _explained(config: Config, dataset: Windows, checkpoint: Path) -> list[NDArr
     (batch,) = dataset.batches(SAMPLES, SAMPLES)
     with torch.inference_mode():
         inputs = [torch.from_numpy(array) for array in batch.values()]
-        _, *found = MODEL.build(config, checkpoint).explain(*inputs)
-    return [each.mean(dim=(0, 1)).numpy() for each in found]
+        _, *tensors = MODEL.build(config, checkpoint).explain(*inputs)
+    return [tensor.mean(dim=(0, 1)).numpy() for tensor in tensors]
 
 
 def _label(axes: "Axes", title: str, quantity: str, ticks: range) -> None:

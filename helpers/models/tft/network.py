@@ -18,7 +18,7 @@ EPSILON = 1e-3
 
 
 class Explanation(NamedTuple):
-    """A forecast and what it rests on."""
+    """A forecast, and the weights that explain it."""
 
     forecast: Tensor  # [batch, 24, 3]
     history_weights: Tensor  # [batch, 168, 4]: of the three known inputs and the target
@@ -92,7 +92,9 @@ class GRN(nn.Module):  # type: ignore[misc, unused-ignore]
         self.out_proj = nn.Linear(inputs, out) if out != inputs else nn.Identity()
 
     def forward(self, a: Tensor, c: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 - TorchScript
-        """`a` is [batch, ..., inputs] and `c` [batch, 128], the same for every hour."""
+        """Transform `a`, [batch, ..., inputs], with the context `c`, [batch, 128], the same for
+        every hour.
+        """
         x = self.lin_a(a)
         if self.lin_c is not None and c is not None:
             x = x + self.lin_c(c).unsqueeze(1)
@@ -116,11 +118,11 @@ class VSN(nn.Module):  # type: ignore[misc, unused-ignore]
         x: Tensor,
         context: Optional[Tensor] = None,  # noqa: UP045 - TorchScript
     ) -> tuple[Tensor, Tensor]:
-        """Turn [batch, ..., variables, 128] into [batch, ..., 128], and give the weights."""
+        """Turn [batch, ..., variables, 128] into [batch, ..., 128], and return the weights."""
         weights = torch.softmax(self.joint_grn(x.flatten(-2), context), dim=-1)
         selected = torch.zeros_like(x[..., 0, :])
-        for place, grn in enumerate(self.var_grns):
-            selected = selected + weights[..., place : place + 1] * grn(x[..., place, :])
+        for index, grn in enumerate(self.var_grns):
+            selected = selected + weights[..., index : index + 1] * grn(x[..., index, :])
         return selected, weights
 
 
@@ -140,7 +142,7 @@ class StaticEncoder(nn.Module):  # type: ignore[misc, unused-ignore]
 class Attention(nn.Module):  # type: ignore[misc, unused-ignore]
     """Interpretable multi-head attention, equations 13 to 16: the heads share their values.
 
-    Only the hours to come ask, because nothing else of the outcome is read.
+    Only the hours to come have queries, because the network uses no other outputs.
     """
 
     def __init__(self, dropout: float) -> None:
@@ -153,7 +155,7 @@ class Attention(nn.Module):  # type: ignore[misc, unused-ignore]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn [batch, 192, 128] into [batch, 24, 128], and give the heads' mean attention."""
+        """Turn [batch, 192, 128] into [batch, 24, 128], and return the heads' mean attention."""
         width = self.heads * self.head
         q, k, v = self.qkv_linears(x).split([width, width, self.head], dim=-1)
         q = q[:, self.history :].unflatten(-1, [self.heads, self.head]).permute(0, 2, 1, 3)
@@ -222,7 +224,7 @@ class TemporalFusionTransformer(nn.Module):  # type: ignore[misc, unused-ignore]
         return forecast
 
     def explain(self, s_cat: Tensor, k_cont: Tensor, target: Tensor) -> Explanation:
-        """Forecast as `forward` does, and say what the forecast rests on."""
+        """Forecast as `forward` does, and return the weights that explain the forecast."""
         static, known, past = self.embedding(s_cat, k_cont, target)
-        found: Explanation = self.TFTpart2(known, past, self.static_encoder(static))
-        return found
+        explanation: Explanation = self.TFTpart2(known, past, self.static_encoder(static))
+        return explanation

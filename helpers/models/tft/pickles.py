@@ -1,4 +1,6 @@
-"""Reading scalers out of scikit-learn's pickles, without scikit-learn and without trust."""
+"""Reading scalers out of scikit-learn's pickles, without scikit-learn and without running other
+code.
+"""
 
 import pickle
 import re
@@ -7,7 +9,7 @@ from typing import Any
 
 from helpers.errors import DataError, one_line
 
-NUMPY = {  # what numpy's own pickles of arrays and scalars need
+NUMPY = {  # the names in numpy's own pickles of arrays and scalars
     "_codecs": ("encode",),
     "numpy": ("ndarray", "dtype"),
     "numpy._core.multiarray": ("_reconstruct", "scalar"),
@@ -17,17 +19,17 @@ SKLEARN = r"sklearn\.preprocessing\._?(data\.StandardScaler|label\.LabelEncoder)
 
 
 class Estimator:
-    """Holds what a scaler or an encoder of scikit-learn had learned: its attributes, no methods."""
+    """The fitted attributes of a scaler or an encoder of scikit-learn, without methods."""
 
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if re.fullmatch(SKLEARN, f"{module}.{name}"):
             return Estimator
-        known = module.replace("numpy.core", "numpy._core")  # as NumPy 1 called it
-        if name not in NUMPY.get(known, ()):
+        current = module.replace("numpy.core", "numpy._core")  # as NumPy 1 called it
+        if name not in NUMPY.get(current, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return super().find_class(known, name)
+        return super().find_class(current, name)
 
 
 def read(path: Path) -> Any:

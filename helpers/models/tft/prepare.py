@@ -1,4 +1,4 @@
-"""How a table of hourly series becomes the folder that NVIDIA's preprocessing writes."""
+"""The folder of NVIDIA's preprocessing, written from a table of hourly series."""
 
 import pickle
 from pathlib import Path
@@ -17,8 +17,8 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
 
     `table` has a row for each hour of each series: `id`, the split column, the known inputs and the
     target. `days` are [first, last) of the three splits. Series of fewer than 192 hours in a split
-    are left out of it, and so are those that train lacks, having no scaler. Raises DataError if
-    nothing is left of a split, or more series than the network has embeddings.
+    are left out of it, and so are those that train lacks, having no scaler. Raises DataError if a
+    split is empty, or there are more series than the network has embeddings.
     """
     # loaded late, as it loads pandas
     from sklearn import preprocessing  # type: ignore[import-untyped, unused-ignore]
@@ -26,12 +26,12 @@ def prepare(table: pl.DataFrame, variant: Variant, days: Days, folder: Path) -> 
     names = table[ID].cast(pl.String).unique().sort()
     table = table.with_columns(pl.col(ID).cast(pl.String).cast(pl.Enum(names))).sort(ID, TIME)
     splits = _split(table, variant, days)
-    kept = splits["train"][ID].unique().sort().cast(pl.String)
-    if len(kept) > variant.cardinality:
-        raise DataError(f"it has {len(kept)} series, but the network has {variant.cardinality}")
-    for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, kept)):
+    ids = splits["train"][ID].unique().sort().cast(pl.String)
+    if len(ids) > variant.cardinality:
+        raise DataError(f"it has {len(ids)} series, but the network has {variant.cardinality}")
+    for file, column, series in (("id_encoders", ID, names), ("cat_encodings", CATEGORY, ids)):
         _store(folder / file, {column: preprocessing.LabelEncoder().fit(series.to_numpy())})
-    places = pl.col(ID).cast(pl.String).cast(pl.Enum(kept)).to_physical()
+    places = pl.col(ID).cast(pl.String).cast(pl.Enum(ids)).to_physical()
     for name, rows in splits.items():
         splits[name] = rows.with_columns(pl.col(ID).to_physical(), places.alias(CATEGORY))
     for file, columns in (("real_scalers", variant.known), ("tgt_scalers", (variant.target,))):

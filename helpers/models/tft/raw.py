@@ -1,6 +1,6 @@
-"""How the public files of the two data sets become tables of hourly series.
+"""Tables of hourly series from the public files of the two data sets.
 
-The steps, their order and the ranges of days are those of NVIDIA's scripts, which follow the
+The steps, their order and the ranges of days are those of NVIDIA's scripts. The scripts follow the
 authors of the network (Lim et al., arXiv 1912.09363, appendix B). The files are those of the UCI
 archive: ElectricityLoadDiagrams20112014 and PEMS-SF, whose pages describe their format.
 """
@@ -26,7 +26,7 @@ POWER = "LD2011_2014.txt"
 FILES = (POWER, f"{POWER}.zip", "PEMS-SF.zip")
 OCCUPANCY = ("PEMS_train", "PEMS_test")  # each with its labels, in PEMS_trainlabels and so on
 DAY = 24
-HOUR = ""  # as the first column of the file is called
+HOUR = ""  # name of the file's first column
 SAMPLES = 6  # of ten minutes in an hour
 BLOCK = 2**22  # bytes of text that are read at a time
 
@@ -115,8 +115,8 @@ def _hourly_power(path: Path) -> "DataFrame":
         block = pl.read_csv(
             text, has_header=False, schema=schema, separator=";", decimal_comma=True
         )
-        if (place := block.select(lacking.arg_true().first()).item()) is not None:
-            raise ValueError(f"row {rows + 2 + place} lacks values")
+        if (row := block.select(lacking.arg_true().first()).item()) is not None:
+            raise ValueError(f"row {rows + 2 + row} lacks values")
         rows += len(block)
         progress.say(f"{rows:,} rows of quarters of an hour")
         block = pl.concat([begun, block.with_columns(hour)], rechunk=True)
@@ -149,7 +149,7 @@ def _traffic(path: Path) -> "DataFrame":
         raise ValueError("a station occurs twice or a label is not 1 to 7")
     occupancy = _hourly_occupancy(path, np.split(order, [len(labels[0])]), len(stations))
     weekdays[order] = weekdays.copy()
-    hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(each) for each in stations])
+    hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(code) for code in stations])
     hourly = hourly.fill_nan(None).fill_null(strategy="forward")
     clock = pl.Series(np.arange(count) % DAY, dtype=pl.Int8)
     weekday = pl.Series(np.repeat(weekdays, DAY), dtype=pl.Int8)
@@ -192,8 +192,8 @@ def _stacked(
     table = hourly.with_columns(clock.alias(time), weekdays.alias(weekday)).with_row_index(since)
     table = table.slice(hours.start, len(hours))
     table = table.with_columns((pl.col(since) // DAY).alias(variant.split_column))
-    kept = [*variant.known, variant.split_column]
-    table = table.unpivot(index=kept, variable_name=ID, value_name=variant.target)
+    index = [*variant.known, variant.split_column]
+    table = table.unpivot(index=index, variable_name=ID, value_name=variant.target)
     return table.drop_nulls()
 
 

@@ -1,4 +1,4 @@
-"""What each of the two published data sets fixes: columns, splits, scaling, number of series."""
+"""Settings of the two published data sets: columns, splits, scaling, number of series."""
 
 from dataclasses import dataclass
 

@@ -1,13 +1,12 @@
-"""What a Wide & Deep checkpoint is on disk: the object graph that NVIDIA's training saves.
+"""Wide & Deep checkpoints on disk: the object graph that NVIDIA's training saves.
 
 NVIDIA saves `tf.train.Checkpoint(model=...)` of Keras 2's `WideDeepModel`, whose two halves are
-functional models. The names of the variables follow from that: `model`, the half (`linear_model`
-or `dnn_model`), the place of the layer among those with weights, and the weight. The layer that
-looks ids up is the first of either half and has `<feature>/embedding_weights` for each table; the
-linear one also has `numeric/embedding_weights`, a row for each number sorted by name, and `bias`.
-The dense layers follow. NVIDIA publishes no checkpoint, so that these names are those which
-tf-keras 2.19 gave such a model when it saved it; it also restored one that was written here, and
-computed the same.
+functional models. The names of the variables follow from that: `model`, the half (`linear_model` or
+`dnn_model`), the index of the layer among those with weights, and the weight. The lookup layer is
+the first of either half and has `<feature>/embedding_weights` for each table. The linear one also
+has `numeric/embedding_weights`, a row for each number sorted by name, and `bias`. The dense layers
+follow. NVIDIA publishes no checkpoint, so these names are those of tf-keras 2.19, which saved such
+a model. It also restored a checkpoint of `save`, and computed the same.
 """
 
 from pathlib import Path
@@ -25,15 +24,15 @@ LINEAR, DEEP = (f"model/{half}_model/layer_with_weights" for half in ("linear", 
 def variables(network: "Model") -> dict[str, "Variable"]:
     """Return each variable of the network under its name in a checkpoint."""
     wide, columns = network.get_layer("wide"), network.get_layer("columns")
-    found: dict[str, Variable] = {}
+    named: dict[str, Variable] = {}
     for half, tables in ((LINEAR, wide.tables | {"numeric": wide.numeric}), (DEEP, columns.tables)):
-        found |= {f"{half}-0/{name}.Sembedding_weights": table for name, table in tables.items()}
-    found[f"{LINEAR}-0/bias"] = wide.bias
+        named |= {f"{half}-0/{name}.Sembedding_weights": table for name, table in tables.items()}
+    named[f"{LINEAR}-0/bias"] = wide.bias
     for layer in network.layers:
-        name, _, place = layer.name.partition("_")
+        name, _, number = layer.name.partition("_")
         if name == "dense":
-            found |= {f"{DEEP}-{place}/{weight.name}": weight for weight in layer.weights}
-    return found
+            named |= {f"{DEEP}-{number}/{weight.name}": weight for weight in layer.weights}
+    return named
 
 
 def load(path: Path, network: "Model") -> None:
@@ -64,7 +63,7 @@ def _prefix(path: Path) -> Path:
     indices = sorted(path.rglob("*.index"))
     if len(indices) == 1:
         return indices[0].with_suffix("")
-    found = "is not a TensorFlow checkpoint. Use its folder or its prefix."
+    fault = "is not a TensorFlow checkpoint. Use its folder or its prefix."
     if indices:
-        found = f"has {len(indices)} checkpoints. Use the prefix of one of them."
-    raise CheckpointError(f"{path} {found}")
+        fault = f"has {len(indices)} checkpoints. Use the prefix of one of them."
+    raise CheckpointError(f"{path} {fault}")

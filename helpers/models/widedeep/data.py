@@ -1,4 +1,4 @@
-"""How a folder of Parquet files becomes batches, and how predictions are scored."""
+"""Batches from a folder of Parquet files, and metrics of predictions."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -28,7 +28,7 @@ class Displays(Dataset):
 
     `output` is the name of the network's; `part` may also be "train". The features are read when
     they are asked for, in slices. Raises DataError for another layout, a column that is missing or
-    of another type, a file that cannot be read, and a value that the network has no place for.
+    of another type, and a file that cannot be read. Also for a value that the network cannot take.
     """
 
     def __init__(self, folder: Path, output: str, part: str = "valid") -> None:
@@ -46,7 +46,7 @@ class Displays(Dataset):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Number of rows, displays, clicks and files, and the origin."""
+        """Return the numbers of rows, displays, clicks and files, and the origin."""
         return {
             "rows": len(self),
             "displays": len(np.unique(self.displays)),
@@ -81,10 +81,10 @@ class Displays(Dataset):
 
     def score(self, outputs: Arrays) -> dict[str, float]:
         """Return MAP@12 of all displays with a click; raise DataError for outputs not [rows, 1]."""
-        found = outputs[self.output]
-        if found.shape != (len(self), 1):
-            raise DataError(f"{self.output} is {list(found.shape)} and should be {[len(self), 1]}")
-        ranks = first_click_ranks(self.displays, self.clicked, found[:, 0])
+        scores = outputs[self.output]
+        if scores.shape != (len(self), 1):
+            raise DataError(f"{self.output} is {list(scores.shape)} and should be {[len(self), 1]}")
+        ranks = first_click_ranks(self.displays, self.clicked, scores[:, 0])
         return {"map12": mean_average_precision(ranks)}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.int64]:

@@ -29,9 +29,9 @@ COLUMNS = {  # of a table of ads -> the feature that it shows
 ROWS = 5_000  # that a picture is drawn from
 READING = """\
 chances = response.as_numpy("{output}")[:, 0]
-for place in chances.argsort()[::-1]:  # the likeliest click first
-    said = "clicked" if sample["clicked"][place] else ""
-    print(f"ad {{sample['ad_id'][place, 0]}}: {{chances[place]:.1%}} {{said}}")
+for index in chances.argsort()[::-1]:  # the likeliest click first
+    label = "clicked" if sample["clicked"][index] else ""
+    print(f"ad {{sample['ad_id'][index, 0]}}: {{chances[index]:.1%}} {{label}}")
 """
 Row = dict[str, str | int | float]
 
@@ -41,26 +41,26 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.take(places)
-        for number, place in enumerate(places):
+        for number, index in enumerate(places):
             shown = {name: _plain(features[of][number]) for name, of in COLUMNS.items()}
-            display = str(dataset.displays[place])
-            rows.append({"display": display, **shown, "clicked": _clicked(dataset, place)})
+            display = str(dataset.displays[index])
+            rows.append({"display": display, **shown, "clicked": _clicked(dataset, index)})
     return rows
 
 
 def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]:
-    """Return a row for each ad of `count` displays, ranked by the probability that `infer` gives: a
-    session's or a client's run, or the outputs of all rows.
+    """Return a row for each ad of `count` displays, ranked by the predicted probability. `infer` is
+    the run of a session or a client, or has the outputs of all rows.
     """
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.take(places)
         predicted, ads = _predicted(infer, features, places), features["ad_id"][:, 0]
         for rank, number in enumerate(np.argsort(-predicted, kind="stable"), start=1):
-            place = places[number]
-            row: Row = {"display": str(dataset.displays[place]), "place": rank}
+            index = places[number]
+            row: Row = {"display": str(dataset.displays[index]), "place": rank}
             row |= {"ad": str(ads[number]), "probability": float(predicted[number])}
-            rows.append(row | {"clicked": _clicked(dataset, place)})
+            rows.append(row | {"clicked": _clicked(dataset, index)})
     return rows
 
 
@@ -72,31 +72,31 @@ def example(dataset: Displays, most: int) -> Example:
 
 
 def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":
-    """Draw in which place the clicked ad is, and where chance would put it.
+    """Draw the clicked ad's rank, and its rank in a random order.
 
     Whole displays are taken from all over the set, until they have about 5,000 rows.
     """
-    wanted = max(1, round(ROWS / len(dataset) * len(np.unique(dataset.displays))))
-    places = np.sort(np.concatenate(list(_displays(dataset, wanted))))
+    count = max(1, round(ROWS / len(dataset) * len(np.unique(dataset.displays))))
+    places = np.sort(np.concatenate(list(_displays(dataset, count))))
     features = dataset.take(places)
     batches = (slice(first, first + batch_size) for first in range(0, len(places), batch_size))
     predicted = np.concatenate(
-        [_predicted(infer, take(features, each), places[each]) for each in batches]
+        [_predicted(infer, take(features, batch), places[batch]) for batch in batches]
     )
     displays, clicked = dataset.displays[places], dataset.clicked[places]
     ranks = first_click_ranks(displays, clicked, predicted)
     chance = _chance(displays, clicked)
     numbers = np.arange(1, len(chance) + 1)
-    found = np.bincount(ranks, minlength=len(chance) + 1)[1:] / len(ranks)
+    shares = np.bincount(ranks, minlength=len(chance) + 1)[1:] / len(ranks)
     random = (chance / numbers)[:CUT].sum()
     title = "Where the clicked ad is ranked"
     figure, axes = canvas(title, "place in its display", "share of displays (%)")
-    paired_bars(axes, {"ranked by the network": found * 100, "by chance": chance * 100})
+    paired_bars(axes, {"ranked by the network": shares * 100, "by chance": chance * 100})
     axes.set_xticks(numbers)
     legend_below(figure, axes)
     text = (
-        f"In {len(ranks):,} displays the clicked ad is ranked first in {found[0]:.0%} and in the "
-        f"first three places in {found[:3].sum():.0%}; by chance it would be {chance[0]:.0%} and "
+        f"In {len(ranks):,} displays the clicked ad is ranked first in {shares[0]:.0%} and in the "
+        f"first three places in {shares[:3].sum():.0%}; by chance it would be {chance[0]:.0%} and "
         f"{chance[:3].sum():.0%}. MAP@12 of these displays is {mean_average_precision(ranks):.3f}, "
         f"by chance {random:.3f}."
     )
@@ -104,7 +104,7 @@ def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Imag
 
 
 def _chance(displays: NDArray[np.int64], clicked: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the share of displays whose one clicked ad a random order puts in each place."""
+    """Return the share of displays whose one clicked ad a random order puts at each rank."""
     ids, sizes = np.unique(displays, return_counts=True)
     sizes = sizes[np.isin(ids, displays[clicked])]
     places = np.arange(1, sizes.max() + 1)
@@ -117,8 +117,8 @@ def _displays(dataset: Displays, count: int) -> Iterator[NDArray[np.int64]]:
     order = np.argsort(dataset.displays, kind="stable")
     _, starts = np.unique(dataset.displays[order], return_index=True)
     rows = np.split(order, starts[1:])
-    for place in spread(len(rows), count):
-        yield np.sort(rows[place])
+    for index in spread(len(rows), count):
+        yield np.sort(rows[index])
 
 
 def _predicted(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -126,12 +126,12 @@ def _predicted(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> NDAr
     return np.asarray(output, dtype=np.float64)[:, 0]
 
 
-def _clicked(dataset: Displays, place: int) -> str:
-    return "clicked" if dataset.clicked[place] else ""
+def _clicked(dataset: Displays, index: int) -> str:
+    return "clicked" if dataset.clicked[index] else ""
 
 
 def _plain(values: NDArray[np.generic]) -> str | float:
     """Return a number as it is; ids as text, without padding."""
     if values.dtype.kind == "f":
         return float(values[0])
-    return ", ".join(str(each) for each in values if each != PAD)
+    return ", ".join(str(value) for value in values if value != PAD)

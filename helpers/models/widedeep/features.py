@@ -43,7 +43,7 @@ MULTI_HOT = {
 TABLES = ONE_HOT | MULTI_HOT
 ROWS = {name: rows for name, (rows, _) in TABLES.items()}
 HOTNESS = 3  # ids of a multi-hot feature
-PAD = -1  # what fills a shorter list
+PAD = -1  # padding of a shorter list
 
 NAMES = (*NUMERIC, *ONE_HOT, *MULTI_HOT)  # the order of the network's inputs
-DISPLAY, CLICKED = "display_id", "clicked"  # what a row belongs to, and its label
+DISPLAY, CLICKED = "display_id", "clicked"  # the display of a row, and its label

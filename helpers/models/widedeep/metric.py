@@ -11,7 +11,7 @@ CUT = 12  # places that count
 def first_click_ranks(
     display: NDArray[Any], clicked: NDArray[Any], predicted: NDArray[Any]
 ) -> NDArray[np.int64]:
-    """Rank the rows of each display by their prediction, from 1, and give the first click's rank.
+    """Rank the rows of each display by their prediction, from 1, and return the first click's rank.
 
     All are [rows]; of equal predictions the earlier row comes first, and a NaN comes last. The
     ranks are in order of display; a display without a click has none.

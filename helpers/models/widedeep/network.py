@@ -1,7 +1,7 @@
 """The Wide & Deep network of NVIDIA's deployment: the probability that an ad is clicked.
 
-A linear model over ids and numbers, and a network over the ids' embeddings and the same numbers,
-are added before the sigmoid (Cheng et al., arXiv 1606.07792, equation 3).
+The sigmoid takes the sum of a linear model over ids and numbers, and of a network over the
+embeddings and the same numbers (Cheng et al., arXiv 1606.07792, equation 3).
 """
 
 from typing import Any
@@ -51,17 +51,17 @@ class Wide(Layer):  # type: ignore[misc]
         self.numeric = self.add_weight(shape=(len(NUMERIC), 1), initializer="zeros", name="numeric")
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
 
-    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], known: list[Tensor]) -> Tensor:
+    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], masks: list[Tensor]) -> Tensor:
         """Turn numbers [batch, 1] and the ids and masks of `Known` into [batch, 1]."""
         parts = zip(self.tables.values(), ids, strict=True)
         weights = tf.concat([tf.gather(table.value, i)[..., 0] for table, i in parts], axis=1)
-        linear = tf.reduce_sum(weights * tf.concat(known, axis=1), axis=1, keepdims=True)
+        linear = tf.reduce_sum(weights * tf.concat(masks, axis=1), axis=1, keepdims=True)
         sorted_numbers = tf.concat([numbers[name] for name in sorted(NUMERIC)], axis=1)
         return linear + tf.matmul(sorted_numbers, self.numeric.value) + self.bias.value
 
 
 class Columns(Layer):  # type: ignore[misc]
-    """What the deep network reads: numbers and embeddings side by side, sorted by name."""
+    """The input of the deep network: numbers and embeddings, concatenated by sorted names."""
 
     def __init__(self, initializer: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -70,13 +70,13 @@ class Columns(Layer):  # type: ignore[misc]
             for name, shape in TABLES.items()
         }
 
-    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], known: list[Tensor]) -> Tensor:
+    def call(self, numbers: dict[str, Tensor], ids: list[Tensor], masks: list[Tensor]) -> Tensor:
         """Turn numbers [batch, 1] and the ids and masks of `Known` into [batch, 1248].
 
         The embeddings of a list are added up.
         """
         columns = dict(numbers)
-        for (name, table), i, mask in zip(self.tables.items(), ids, known, strict=True):
+        for (name, table), i, mask in zip(self.tables.items(), ids, masks, strict=True):
             if WIDTHS[name] == 1:
                 column = tf.gather(table.value, i[:, 0]) * mask
             else:
@@ -96,15 +96,15 @@ def wide_and_deep(seed: int | None = None) -> Network:
         for name, width in WIDTHS.items()
     }
     numbers = {name: inputs[name] for name in NUMERIC}
-    ids, known = Known(name="known")([inputs[name] for name in TABLES])
+    ids, masks = Known(name="known")([inputs[name] for name in TABLES])
     draws = keras.random.SeedGenerator(seed or 0)  # no two layers draw the same numbers
     tables = "zeros" if seed is None else keras.initializers.RandomUniform(-0.05, 0.05, draws)
     kernels = "zeros" if seed is None else keras.initializers.HeNormal(draws)
-    wide = Wide(name="wide")(numbers, ids, known)
-    x = Columns(tables, name="columns")(numbers, ids, known)
-    for place in range(1, LAYERS + 1):
-        x = keras.layers.Dense(UNITS, "relu", kernel_initializer=kernels, name=f"dense_{place}")(x)
-        x = keras.layers.Dropout(DROPOUT, seed=place, name=f"dropout_{place}")(x)
+    wide = Wide(name="wide")(numbers, ids, masks)
+    x = Columns(tables, name="columns")(numbers, ids, masks)
+    for layer in range(1, LAYERS + 1):
+        x = keras.layers.Dense(UNITS, "relu", kernel_initializer=kernels, name=f"dense_{layer}")(x)
+        x = keras.layers.Dropout(DROPOUT, seed=layer, name=f"dropout_{layer}")(x)
     deep = keras.layers.Dense(1, kernel_initializer=kernels, name=f"dense_{LAYERS + 1}")(x)
     clicked = keras.layers.Activation("sigmoid", name=OUTPUT)(wide + deep)
     return keras.Model(inputs, clicked, name="widedeep")

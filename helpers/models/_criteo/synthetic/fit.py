@@ -1,7 +1,7 @@
-"""How DLRM and DCNv2 are fitted to generated clicks in about a minute on two cores.
+"""Training of DLRM and DCNv2 on generated clicks, in about a minute on two cores.
 
-The tables lie in the checkpoint's own files, mapped to memory, and a step touches only the rows
-that its samples name: neither a table's gradient nor a copy of it is ever made.
+The tables are the checkpoint's own files, mapped to memory. A step touches only the rows of its
+samples, and never copies a table or computes its whole gradient.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ CHUNK = 2**17  # rows of a table that are drawn at once
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast to fit."""
+    """The number of steps, their batch size and learning rates."""
 
     steps: int
     batch_size: int
@@ -48,19 +48,19 @@ RECIPES = {
 class Tables(Lookup):
     """The 26 tables in the files of a checkpoint, each row with a step size of its own.
 
-    Row-wise Adagrad: a row's gradient is divided by the root of the sum, over the steps so far, of
-    its mean square (Duchi et al., JMLR 12, 2011; one sum a row: Gupta et al., JMLR 15, 2014).
+    Row-wise Adagrad divides a row's gradient by the root of the sum of its mean squares so far
+    (Duchi et al., JMLR 12, 2011). It has one sum per row (Gupta et al., JMLR 15, 2014).
     """
 
     def __init__(self, rows: tuple[int, ...], folder: Path) -> None:
         folder.mkdir(parents=True)
         rng = np.random.default_rng(SEED)
-        paths = [folder / f"feature_{place}.npy" for place in range(len(rows))]
+        paths = [folder / f"feature_{feature}.npy" for feature in range(len(rows))]
         super().__init__([_drawn(path, n, rng) for path, n in zip(paths, rows, strict=True)])
         self._squares = [np.zeros(count, dtype=np.float32) for count in rows]
 
     def descend(self, ids: NDArray[np.int32], gradient: NDArray[np.float32], rate: float) -> None:
-        """Go down the `gradient`, [batch, 3328], of what `rows_of` gave for `ids`."""
+        """Update the rows `ids` by the `gradient`, [batch, 3328], of what `rows_of` returned."""
         parts = np.split(gradient, len(self._tables), axis=1)
         for table, squares, column, part in zip(
             self._tables, self._squares, ids.T, parts, strict=True
@@ -83,7 +83,7 @@ class Recommender:
         self._step = tensorflow().function(self._descend_dense, autograph=False)
 
     def take(self, samples: Samples, rate: float, table_rate: float) -> float:
-        """Take one step of descent; give the loss before it."""
+        """Take one training step; return the loss before it."""
         self._optimizer.learning_rate = rate
         embeddings = self.tables.rows_of(samples.categorical)
         clicks = samples.clicks[:, None].astype(np.float32)
@@ -95,7 +95,7 @@ class Recommender:
     def _descend_dense(
         self, numerical: Tensor, embeddings: Tensor, clicks: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Take the dense network's step; give the loss and its gradient by the embeddings."""
+        """Take the dense network's step; return the loss and its gradient by the embeddings."""
         tf, weights = tensorflow(), self.dense.trainable_variables
         with tf.GradientTape() as tape:
             tape.watch(embeddings)
@@ -130,7 +130,7 @@ def train(model: str, part: SplitBinary, recipe: Recipe, folder: Path) -> Recomm
 
 
 def _drawn(path: Path, rows: int, rng: np.random.Generator) -> checkpoint.Table:
-    """Make the file of a table, drawn evenly from -sqrt(1 / rows) to sqrt(1 / rows)."""
+    """Write the file of a table, drawn uniformly from -sqrt(1 / rows) to sqrt(1 / rows)."""
     shape = (rows, DIMENSION)
     table: checkpoint.Table = checkpoint.NPY.open_memmap(path, "w+", np.float32, shape)
     for start in range(0, rows, CHUNK):

@@ -1,9 +1,9 @@
-"""Which click logs are generated, each fixed by its seed, and what makes a click in them.
+"""Generated click logs, each fixed by its seed, and the model that draws their clicks.
 
 Ids follow the power law of NVIDIA's synthetic sets, of exponent 1.45, so that a few rows of a table
-are looked up most of the time; numbers are logarithms of counts, some of them missing. A click is
-drawn from a logit that is planted in both: an effect of each number and of each id, and products of
-the effects of two ids. An effect is a hash of the feature and the id, so none is stored.
+get most lookups. Numbers are logarithms of counts, some of them missing. A click is drawn from a
+logit: the sum of an effect of each number and of each id, and products of the effects of two ids.
+An effect is a hash of the feature and the id, so none is stored.
 """
 
 from pathlib import Path
@@ -30,8 +30,8 @@ SIZES = {
 LEVELS = np.linspace(0.5, 4, NUMERICAL)  # mean logarithms of the counts
 MISSING = np.linspace(0, 0.3, NUMERICAL)  # shares
 PAIRS = ((0, 9), (1, 13), (2, 24), (4, 8), (6, 22), (11, 17), (14, 20), (19, 25))
-# Weights of the parts of a logit: 26% are clicks, and the area under its ROC curve is 0.85; that
-# of the numbers alone is 0.69, of single ids 0.75, of pairs 0.63
+# Weights of the parts of a logit. 26% of the samples are clicks. The area under its ROC curve is
+# 0.85. The area of the numbers alone is 0.69, of single ids 0.75, of pairs 0.63.
 BIAS, OF_NUMBERS, OF_IDS, OF_PAIRS = -1.0, 0.7, 1.4, 0.7
 
 Floats = NDArray[np.float64]
@@ -48,8 +48,8 @@ def write(config: Config, folder: Path) -> None:
     if variant not in TABLES:
         raise ParameterError(f"Unknown tables '{variant}'. Known tables: {', '.join(TABLES)}.")
     tables = TABLES[variant]
-    for place, (part, count) in enumerate(counts.items()):
-        rng = np.random.default_rng([SEED, place, count])
+    for index, (part, count) in enumerate(counts.items()):
+        rng = np.random.default_rng([SEED, index, count])
         starts = range(0, count, CHUNK)
         batches = (draw(rng, min(CHUNK, count - start), tables) for start in starts)
         write_part(folder / part, tables, batches)
@@ -71,8 +71,8 @@ def draw(rng: np.random.Generator, count: int, tables: tuple[int, ...]) -> Sampl
 def power_law(rows: int, uniform: Floats) -> NDArray[np.int64]:
     """Turn numbers of [0, 1) into ids of 0 to `rows` - 1, the lower the more frequent.
 
-    They are x - 1 for the whole part of a real x of [1, rows + 1), whose density falls as
-    x^-ALPHA: its distribution function (1 - x^g) / (1 - (rows + 1)^g), g = 1 - ALPHA, inverted.
+    An id is floor(x) - 1 for a real x of [1, rows + 1), whose density falls as x^-ALPHA. x comes
+    from the inverted distribution function, (1 - x^g) / (1 - (rows + 1)^g), g = 1 - ALPHA.
     """
     power = 1 - ALPHA
     real = (1 - uniform * (1 - (rows + 1.0) ** power)) ** (1 / power)
@@ -80,15 +80,15 @@ def power_law(rows: int, uniform: Floats) -> NDArray[np.int64]:
 
 
 def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
-    """Return the planted logit of samples, [samples, 26] and [samples, 13]: no network beats it."""
-    own = [effect(place, categorical[:, place]) for place in range(CATEGORICAL)]
-    products = sum(own[first] * own[second] for first, second in PAIRS)
+    """Return the true logit of samples, [samples, 26] and [samples, 13]; no network beats it."""
+    effects = [effect(feature, categorical[:, feature]) for feature in range(CATEGORICAL)]
+    products = sum(effects[first] * effects[second] for first, second in PAIRS)
     weights = effect(CATEGORICAL, np.arange(NUMERICAL))
     numbers = (numerical - np.log(np.exp(LEVELS) + 2)) @ weights
     return np.asarray(
         BIAS
         + OF_NUMBERS * numbers / NUMERICAL**0.5
-        + OF_IDS * sum(own) / CATEGORICAL**0.5
+        + OF_IDS * sum(effects) / CATEGORICAL**0.5
         + OF_PAIRS * products / len(PAIRS) ** 0.5
     )
 

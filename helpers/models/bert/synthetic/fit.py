@@ -1,4 +1,4 @@
-"""How a BERT is fitted to the generated questions in less than a minute on two cores.
+"""Training of BERT on the generated questions, in less than a minute on two cores.
 
 Only the first two layers, the embeddings and the last layer are fitted, in every variant: the
 questions need no more. The other layers have small random weights that hardly change the answers.
@@ -62,14 +62,14 @@ def _train(
     for module in network.modules():
         if isinstance(module, nn.LayerNorm):  # gain 1, bias 0: a second one changes nothing
             module.requires_grad_(False)
-    learned = [each for each in network.parameters() if each.requires_grad]
+    learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, fused=True)
     progress = TrainingLog(steps)
     for step in range(1, steps + 1):
         *inputs, labels = training_batch(tokenizer, step)
         with mixed_precision():
             logits = network(*inputs)
-        loss = sum(cross_entropy(each.float(), labels[:, i]) for i, each in enumerate(logits)) / 2
+        loss = sum(cross_entropy(part.float(), labels[:, i]) for i, part in enumerate(logits)) / 2
         done = step / (steps + 1)
         rate = learning_rate * min(done / WARM_UP, (1 - done) / (1 - WARM_UP))
         optimizer_step(optimizer, loss, rate, LARGEST_NORM)
@@ -79,27 +79,27 @@ def _train(
 def training_batch(tokenizer: WordPiece, step: int) -> list[Tensor]:
     """Draw ids, segments and mask int32, and labels int64, for one step.
 
-    As in the evaluation set, every seventh step has long paragraphs, a quarter as many. A label is
-    the place of the answer's first and last token, or of [CLS] if the window lacks them.
+    As in the evaluation set, every seventh step has long paragraphs, a quarter as many. The labels
+    are the indices of the answer's first and last token, or of [CLS] if the window lacks them.
     """
     rng = np.random.default_rng([TRAINING_SEED, step])
     long = step % LONG_EVERY == 0
     samples = []
     for _ in range(BATCH_SIZE // 4 if long else BATCH_SIZE):
         paragraph, every = write_paragraph(rng, long)
-        asked = every[int(rng.integers(len(every)))]
-        query, context = tokenizer.encode([asked.question, paragraph])
+        qa = every[int(rng.integers(len(every)))]
+        query, context = tokenizer.encode([qa.question, paragraph])
         slid = windows(0, len(query.ids), len(context.ids), TOKENS)
         window = slid[int(rng.integers(len(slid)))]
         sequence = tokenizer.sequence(query, context, window, TOKENS)
-        samples.append((*sequence, _label(asked, context, window)))
-    *arrays, labels = (np.stack(each) for each in zip(*samples, strict=True))
+        samples.append((*sequence, _label(qa, context, window)))
+    *arrays, labels = (np.stack(column) for column in zip(*samples, strict=True))
     shown = int(arrays[2].sum(axis=1).max())
-    return [torch.from_numpy(each[:, :shown]) for each in arrays] + [torch.from_numpy(labels)]
+    return [torch.from_numpy(array[:, :shown]) for array in arrays] + [torch.from_numpy(labels)]
 
 
-def _label(asked: Asked, context: Text, window: Window) -> NDArray[np.int64]:
-    first = int(np.searchsorted(context.spans[:, 0], asked.start)) - window.start
-    last = int(np.searchsorted(context.spans[:, 1], asked.start + len(asked.answer))) - window.start
+def _label(qa: Asked, context: Text, window: Window) -> NDArray[np.int64]:
+    first = int(np.searchsorted(context.spans[:, 0], qa.start)) - window.start
+    last = int(np.searchsorted(context.spans[:, 1], qa.start + len(qa.answer))) - window.start
     inside = first >= 0 and last < window.length
     return np.array([first, last] if inside else [-window.offset] * 2) + window.offset

@@ -1,6 +1,6 @@
-"""Which questions are generated, each set fixed by its seed, and the paragraphs that answer them.
+"""Generated questions, each set fixed by its seed, and the paragraphs that answer them.
 
-A paragraph says of one person each of a few facts, in one sentence each, among others.
+A paragraph states a few facts about one person, one per sentence, among unrelated sentences.
 """
 
 import json
@@ -23,8 +23,8 @@ from helpers.models.bert.squad import FILE, TRAINING
 SEED, FILE_SEED = 1, 3  # of the questions to evaluate, and of those of the training file
 SETS = {"generated": 48, "generated-few": 4, "generated-small": 7}  # paragraphs
 TRAINING_SETS = {"generated": 56, "generated-few": 14, "generated-small": 7}
-SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph, from and below
-LONG_EVERY = 7  # a paragraph of so many is long and needs several windows
+SHORT, LONG = (0, 6), (40, 58)  # unrelated sentences of a paragraph: [smallest, largest)
+LONG_EVERY = 7  # one paragraph in so many is long and needs several windows
 FACTS = (  # a sentence with the answer in brackets, and its question
     ("{name} was born in [{place}{ending}].", "Where was {name} born?"),
     ("{name} died on [{day} {month} {year}].", "When did {name} die?"),
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, its answer, and the place of the answer's first character in the paragraph."""
+    """A question, its answer, and the index of the answer's first character in the paragraph."""
 
     question: str
     answer: str
@@ -81,16 +81,16 @@ def write(config: Config, folder: Path) -> None:
 
 def _write(path: Path, name: str, count: int, seed: int) -> None:
     paragraphs = []
-    for place in range(count):
-        rng = np.random.default_rng([seed, place])
-        context, asked = write_paragraph(rng, long=place % LONG_EVERY == LONG_EVERY // 2)
+    for index in range(count):
+        rng = np.random.default_rng([seed, index])
+        context, qas = write_paragraph(rng, long=index % LONG_EVERY == LONG_EVERY // 2)
         questions = [
             {
-                "id": f"{place:04d}-{number}",
-                "question": each.question,
-                "answers": [{"answer_start": each.start, "text": each.answer}],
+                "id": f"{index:04d}-{number}",
+                "question": qa.question,
+                "answers": [{"answer_start": qa.start, "text": qa.answer}],
             }
-            for number, each in enumerate(asked)
+            for number, qa in enumerate(qas)
         ]
         paragraphs.append({"context": context, "qas": questions})
     document = {"version": "1.1", "data": [{"title": name, "paragraphs": paragraphs}]}
@@ -99,18 +99,18 @@ def _write(path: Path, name: str, count: int, seed: int) -> None:
 
 def write_paragraph(rng: Generator, long: bool) -> tuple[str, list[Asked]]:
     """State every fact about one person among unrelated sentences, in any order."""
-    words = {kind: _pick(rng, each.split()) for kind, each in WORDS.items()}
+    words = {kind: _pick(rng, choices.split()) for kind, choices in WORDS.items()}
     fillers = int(rng.integers(*(LONG if long else SHORT)))
     sentences = [*FACTS, *((_pick(rng, FILLERS), "") for _ in range(fillers))]
-    context, asked = "", []
-    for place in rng.permutation(len(sentences)):
-        sentence, question = (each.format_map(words) for each in sentences[place])
+    context, qas = "", []
+    for index in rng.permutation(len(sentences)):
+        sentence, question = (template.format_map(words) for template in sentences[index])
         if question:
             before, answer, after = re.split(r"[\[\]]", sentence)
-            asked.append(Asked(question, answer, len(context) + len(before)))
+            qas.append(Asked(question, answer, len(context) + len(before)))
             sentence = before + answer + after
         context += f"{sentence} "
-    return context.rstrip(), asked
+    return context.rstrip(), qas
 
 
 def vocabulary() -> list[str]:
@@ -119,7 +119,7 @@ def vocabulary() -> list[str]:
     words = re.findall("[a-z]+", " ".join(texts).lower())
     pairs = [f"{number:02d}" for number in range(100)]  # of a year's digits
     pieces = [*string.ascii_lowercase, *string.digits, *pairs, *WORDS["ending"].split()]
-    tokens = [*SPECIAL, *string.punctuation, *words, *pieces, *(f"##{each}" for each in pieces)]
+    tokens = [*SPECIAL, *string.punctuation, *words, *pieces, *(f"##{piece}" for piece in pieces)]
     return list(dict.fromkeys(tokens))
 
 

@@ -1,4 +1,4 @@
-"""How a ResNet50 is fitted to the generated textures in a minute on two cores.
+"""Training of ResNet50 on the generated textures, in a minute on two cores.
 
 Only the first blocks of each layer are fitted. The others are near to their shortcut alone.
 """
@@ -29,13 +29,14 @@ FITTED = 2, 2, 1, 1  # first blocks of each layer; the textures need no more
 DAMPED = 0.1  # gain of the others, which change the features a little
 AVERAGED = 4  # batches, over which the final statistics of the batch norms are taken
 UNUSED = -7.0  # of the outputs that no texture has, so that no step is spent on learning that
-LOGIT, RIDGE = 8.0, 100.0  # of the right class, where the others have 0; what weights cost
+LOGIT, RIDGE = 8.0, 100.0  # target of the right class, the others' is 0; penalty of the weights
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How many batches there are, and the side of their crops in pixels: to descend on, small ones
-    first, as they take half the time, and then to solve the last layer.
+    """The number of batches and the side of their crops in pixels. The first batches are for
+    gradient descent, small crops first, because they take half the time. The others solve the last
+    layer.
     """
 
     steps: tuple[tuple[int, int], ...]
@@ -106,10 +107,10 @@ def _batch(number: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _average(network: ResNet50, side: int) -> None:
-    """Set the batch norms to the mean statistics of a few batches of crops as large as those by
-    which the last layer is solved.
+    """Set the batch norms to the mean statistics of a few batches. Their crops are as large as
+    those that solve the last layer.
     """
-    norms = [each for each in network.modules() if isinstance(each, nn.BatchNorm2d)]
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average, of every batch since
@@ -130,11 +131,11 @@ def _solve(network: ResNet50, count: int, side: int) -> None:
             features.append(network(inputs).double())
             labels.append(right)
     network.fc = layer
-    found, right = torch.cat(features), torch.cat(labels)
-    mean, scale = found.mean(0), found.std()
-    centred = (found - mean) / scale
+    stacked, right = torch.cat(features), torch.cat(labels)
+    mean, scale = stacked.mean(0), stacked.std()
+    centred = (stacked - mean) / scale
     target = LOGIT * one_hot(right, CLASSES).double()
-    kernel = centred @ centred.T + RIDGE * torch.eye(len(found))  # fewer images than features
+    kernel = centred @ centred.T + RIDGE * torch.eye(len(stacked))  # fewer images than features
     weights = centred.T @ torch.linalg.solve(kernel, target - target.mean(0)) / scale
     layer.weight.data[:CLASSES] = weights.T.float()
     layer.bias.data[:CLASSES] = (target.mean(0) - mean @ weights).float()

@@ -1,6 +1,6 @@
-"""Which generated images there are, on disk and in memory, each fixed by its seed.
+"""Generated images, on disk and in memory, each fixed by its seed.
 
-They show ten classes of textures, which are arithmetic on a pixel's place.
+They show ten classes of textures, which are arithmetic on a pixel's position.
 """
 
 import json
@@ -104,7 +104,7 @@ def _edge(wave: Floats, sharpness: float = 2) -> Floats:
 
 
 def _cell(u: Floats) -> Floats:
-    """Return the place within a cell of length 1, from -0.5 to 0.5."""
+    """Return the position within a cell of length 1, from -0.5 to 0.5."""
     return np.asarray(u - np.floor(u) - 0.5, dtype=np.float32)
 
 
@@ -130,7 +130,7 @@ def _bricks(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
     return _edge(10 * (mortar - 0.1))
 
 
-PATTERNS: dict[str, Pattern] = {  # a class is its place in this order
+PATTERNS: dict[str, Pattern] = {  # a class is its index in this order
     "stripes": lambda u, v, rng: _edge(np.sin(TAU * u)),
     "checks": lambda u, v, rng: _edge(2 * np.sin(TAU * u) * np.sin(TAU * v)),
     "dots": lambda u, v, rng: _edge(5 * (0.28 - np.hypot(_cell(u), _cell(v)))),

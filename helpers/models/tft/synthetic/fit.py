@@ -1,4 +1,4 @@
-"""How a TFT is fitted to generated series in about a minute on two cores."""
+"""Training of a TFT on generated series, in about a minute on two cores."""
 
 from pathlib import Path
 

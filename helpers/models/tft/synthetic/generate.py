@@ -1,4 +1,4 @@
-"""Which generated series there are, each fixed by its seed."""
+"""Generated series, each fixed by its seed."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ from helpers.models.tft.variants import HISTORY, ID, VARIANTS, Variant
 
 SEED = 1
 DAY, WEEK = 24, 168
-# Of the logarithm of a series' level, which wanders and returns: how far, and in what time. In a
-# week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
+# Of the logarithm of a series' level, which drifts and returns to its mean: deviation and time.
+# In a week it changes by 0.36 on average, in half a day by 0.1, so last week is a poor forecast.
 DRIFT, RETURN_HOURS = 0.4, 336.0
 NOISE = 0.05  # of the logarithm of a single hour
 SIZES = {  # days to train, and windows to test of each series
@@ -75,11 +75,11 @@ def _values(count: int, hours: int, rng: np.random.Generator) -> NDArray[np.floa
     turn = 2 * np.pi * (clock - peak) / DAY
     day = depth * np.cos(turn) + second * np.cos(2 * turn)
     week = -weekend * (clock % WEEK >= 5 * DAY)
-    kept = np.exp(-1 / RETURN_HOURS)
-    step = DRIFT * np.sqrt(1 - kept**2)
+    decay = np.exp(-1 / RETURN_HOURS)
+    step = DRIFT * np.sqrt(1 - decay**2)
     level = np.empty((count, hours))
     level[:, 0] = DRIFT * rng.standard_normal(count)
     for hour in range(1, hours):
-        level[:, hour] = kept * level[:, hour - 1] + step * rng.standard_normal(count)
+        level[:, hour] = decay * level[:, hour - 1] + step * rng.standard_normal(count)
     noise = NOISE * rng.standard_normal((count, hours))
     return np.asarray(np.exp(size + day + week + level + noise))

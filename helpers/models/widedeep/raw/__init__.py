@@ -1,13 +1,13 @@
-"""How outbrain's public files become the rows that the network takes, within bounded memory.
+"""The network's rows from outbrain's public files, within bounded memory.
 
-The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents
-with their labels, the ads and one span of displays: 1.3 GB for as many as the public files have,
-whatever the number of clicks. The disk takes as much again as the result, for what is between.
+The steps are those of NVIDIA's NVTabular pipeline for Wide & Deep. Memory holds the documents with
+their labels, the ads and one span of displays. For the public files that is 1.3 GB, whatever the
+number of clicks. Intermediate files need as much disk space as the result.
 
-Where the original depends on a GPU or on a library's details, this differs: ids are hashed by
-another function (`hashed`), those of lists directly rather than by their rank in the training
-part; the uniform number that keeps a display from training is NumPy's (seed 0, one a display, in
-order of display ids); medians are exact; training rows are shuffled within a span only.
+This differs where the original depends on a GPU or on a library's details. Another function hashes
+ids (`hashed`), those of lists directly rather than by their rank in the training part. The uniform
+number that keeps a display from training is NumPy's (seed 0, one per display, in order of display
+ids). Medians are exact. Training rows are shuffled within a span only.
 """
 
 import json
@@ -61,8 +61,8 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
             progress.say(f"features: {number} of {len(parts)} files")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    facts = {"files": [path.name for path in files.paths.values()], "rows": counts}
-    write_facts(folder, {**facts, "statistics": learnt.facts})
+    metadata = {"files": [path.name for path in files.paths.values()], "rows": counts}
+    write_facts(folder, {**metadata, "statistics": learnt.facts})
 
 
 def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
@@ -78,11 +78,11 @@ def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
     return parts
 
 
-def write_facts(folder: Path, facts: dict[str, object]) -> None:
-    """Mark the folder as prepared, with what is known of it."""
+def write_facts(folder: Path, metadata: dict[str, object]) -> None:
+    """Mark the folder as prepared, with its metadata."""
     from helpers.models.widedeep.raw import rows
 
     split = {"last_training_day": rows.TRAINING_DAYS, "kept_out": rows.KEPT_OUT, "seed": rows.SEED}
-    ordered = {"files": facts["files"], "rows": facts["rows"], "split": split}
-    content = json.dumps({**ordered, "statistics": facts["statistics"]}, indent=1)
+    ordered = {"files": metadata["files"], "rows": metadata["rows"], "split": split}
+    content = json.dumps({**ordered, "statistics": metadata["statistics"]}, indent=1)
     (folder / PREPARED).write_text(content + "\n")

@@ -32,10 +32,10 @@ class Files:
     """The seven files of a folder, each plain or zipped."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
-        found = {name: find(folder, name) for name in FILES}
-        self.paths = {name: path for name, path in found.items() if path}
+        paths = {name: find(folder, name) for name in FILES}
+        self.paths = {name: path for name, path in paths.items() if path}
         self._progress = progress
-        if missing := [f"{name}.csv" for name, path in found.items() if path is None]:
+        if missing := [f"{name}.csv" for name, path in paths.items() if path is None]:
             raise DataError(f"{folder} lacks {', '.join(missing)} (or zipped, .csv.zip)")
 
     def read(self, name: str) -> Iterator[pl.DataFrame]:
@@ -48,8 +48,8 @@ class Files:
         texts = read_text_chunks(path, f"{name}.csv", BLOCK)
         if not (line := next(texts, b"")):
             raise DataError(f"{path} is empty")
-        if (found := line.decode("utf-8", "replace").strip()) != header:
-            raise DataError(f"{path} starts with {found[:80]!r}, expected {header!r}")
+        if (actual := line.decode("utf-8", "replace").strip()) != header:
+            raise DataError(f"{path} starts with {actual[:80]!r}, expected {header!r}")
         for text in texts:
             if lines := text.rstrip(b"\r\n"):
                 block = _parsed(path, lines, header.split(","), rows + 2)
@@ -71,8 +71,8 @@ def _parsed(path: Path, text: bytes, columns: list[str], first: int) -> pl.DataF
     commas = len(columns) - 1
     if text.count(b",") != commas * (text.count(b"\n") + 1):
         for line, row in enumerate(text.split(b"\n"), start=first):
-            if (found := row.count(b",")) != commas:
-                reason = f"line {line} has {found + 1} fields, expected {commas + 1}"
+            if (count := row.count(b",")) != commas:
+                reason = f"line {line} has {count + 1} fields, expected {commas + 1}"
                 raise DataError(f"{path} is damaged: {reason}")
     schema = {name: TYPES.get(name, pl.Int32) for name in columns}
     with as_data_error(path, f"is damaged, at lines from {first}"):

@@ -1,7 +1,7 @@
 """Outbrain's tables prepared in parts: two files cut by spans, each span joined, each file written.
 
 The bytes are those of `prepare_raw`. Each worker reads the documents and ads once, and then holds
-one span of displays at a time; the statistics of all training rows are taken by one of them.
+one span of displays at a time. One worker computes the statistics of all training rows.
 """
 
 import json
@@ -25,7 +25,7 @@ KNOWN = "known.json"
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
 ) -> None:
-    """Write what `prepare_raw` writes, by calls of `spread`, with what is between in `scratch`.
+    """Write the set of `prepare_raw` by calls of `spread`, with intermediate files in `scratch`.
 
     Every machine must see the three folders by the same paths. Raises DataError as it does.
     """
@@ -37,14 +37,14 @@ def prepare_parts(
         (scratch / part).mkdir(exist_ok=True)
     before = [0, *accumulate(displays)]
     calls = [(source, scratch, number, span, before[number]) for number, span in enumerate(spans)]
-    found = spread(join, calls)
-    counts = {part: sum(each[part] for each in found) for part in ("train", "valid")}
+    results = spread(join, calls)
+    counts = {part: sum(result[part] for result in results) for part in ("train", "valid")}
     rows.check_parts(files, counts)
-    (facts,) = spread(learn, [(source, scratch)])
+    (metadata,) = spread(learn, [(source, scratch)])
     names = list(parts_of(scratch, counts["valid"]))
     spread(write, [(scratch, folder, name, counts["valid"]) for name in names])
     paths = [path.name for path in files.paths.values()]
-    write_facts(folder, {"files": paths, "rows": counts, "statistics": facts})
+    write_facts(folder, {"files": paths, "rows": counts, "statistics": metadata})
 
 
 def cut(source: Path, scratch: Path, name: str) -> None:
@@ -68,8 +68,8 @@ def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dic
                 files, _tables(source, fingerprint(source)), scratch, number, span, drawn
             )
             temporary.write_text(json.dumps(counts))
-    found: dict[str, int] = json.loads(done.read_text())
-    return found
+    result: dict[str, int] = json.loads(done.read_text())
+    return result
 
 
 def learn(source: Path, scratch: Path) -> dict[str, object]:
@@ -78,23 +78,23 @@ def learn(source: Path, scratch: Path) -> dict[str, object]:
     with atomic_output(learnt) as temporary:
         if temporary:
             temporary.mkdir()
-            made = statistics.learn(
+            computed = statistics.learn(
                 pl.scan_parquet(scratch / "train"), _tables(source, fingerprint(source)).ads
             )
-            made.ads.write_parquet(temporary / "ads.parquet")
-            known = {"medians": made.medians, "facts": made.facts}
-            (temporary / KNOWN).write_text(json.dumps(known))
-    found: dict[str, object] = json.loads((learnt / KNOWN).read_text())["facts"]
-    return found
+            computed.ads.write_parquet(temporary / "ads.parquet")
+            content = {"medians": computed.medians, "facts": computed.facts}
+            (temporary / KNOWN).write_text(json.dumps(content))
+    metadata: dict[str, object] = json.loads((learnt / KNOWN).read_text())["facts"]
+    return metadata
 
 
 def write(scratch: Path, folder: Path, name: str, valid: int) -> None:
     """Write one file of the result."""
     with atomic_output(folder / name) as temporary:
         if temporary:
-            known = json.loads((scratch / "learnt" / KNOWN).read_text())
+            content = json.loads((scratch / "learnt" / KNOWN).read_text())
             ads = pl.read_parquet(scratch / "learnt/ads.parquet")
-            learnt = statistics.Statistics(ads, known["medians"], known["facts"])
+            learnt = statistics.Statistics(ads, content["medians"], content["facts"])
             learnt.features(parts_of(scratch, valid)[name]).sink_parquet(temporary)
 
 

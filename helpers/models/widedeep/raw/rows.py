@@ -30,11 +30,11 @@ OF_EVENT = ("document_id", "source_id", "publisher_id", "platform", *PLACES, *MU
 def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict[str, int]:
     """Write joined rows into `train` and `valid` of `folder`, a file a span; count those of each.
 
-    Columns: display_id, clicked, ad_id, what is known of the event and its document, the features
-    of similarity, and the ages in days of both documents (null if not known). Validation rows are
-    in order of displays, those of one in the file's order; training rows are shuffled. Raises
-    DataError for a display without an event or with two, an ad that promoted_content.csv lacks, and
-    a part without rows.
+    Columns: display_id, clicked, ad_id, the attributes of the event and its document, the
+    similarities, and both documents' ages in days (null if unknown). Validation rows are in order
+    of displays, those of one in the file's order; training rows are shuffled. Raises DataError for
+    a display without an event or with two, an ad that promoted_content.csv lacks, and a part
+    without rows.
     """
     counts, drawn = {"train": 0, "valid": 0}, 0
     for name in ("events", "clicks_train"):
@@ -43,8 +43,8 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     for part in counts:
         (folder / part).mkdir()
     for number, span in enumerate(spans):
-        found, displays = join_span(files, tables, folder, number, span, drawn)
-        counts = {part: count + found[part] for part, count in counts.items()}
+        added, displays = join_span(files, tables, folder, number, span, drawn)
+        counts = {part: count + added[part] for part, count in counts.items()}
         drawn += displays
         progress.say(f"joined: {number + 1} of {len(spans)} spans of displays")
     check_parts(files, counts)
@@ -61,8 +61,8 @@ def check_parts(files: Files, counts: dict[str, int]) -> None:
 def join_span(
     files: Files, tables: Tables, folder: Path, number: int, span: int, drawn: int
 ) -> tuple[dict[str, int], int]:
-    """Write the joined rows of a span, the `number`th, before which numbers were drawn for `drawn`
-    displays; count the rows of each part, and the displays.
+    """Write the joined rows of a span; return the rows of each part, and the number of displays. It
+    is the `number`th span, after others with `drawn` displays.
     """
     ages = zip(AGES, ("published", "published_promo"), strict=True)
     columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}
@@ -107,19 +107,19 @@ def spans_of(folder: Path) -> list[int]:
 def displays_of(folder: Path, span: int) -> int:
     """Count the displays of a span that were clicked."""
     rows = pl.scan_parquet(folder / "clicks_train", hive_partitioning=True)
-    found = rows.filter(pl.col("span") == span).select(pl.col(DISPLAY).n_unique()).collect()
-    return int(found.item())
+    count = rows.filter(pl.col("span") == span).select(pl.col(DISPLAY).n_unique()).collect()
+    return int(count.item())
 
 
 def _read(
     files: Files, tables: Tables, folder: Path, span: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read the clicks and events of a span in order of displays; those of one keep the file's."""
-    found = []
+    frames = []
     for name in ("clicks_train", "events"):
         rows = pl.scan_parquet(folder / name, hive_partitioning=True).filter(pl.col("span") == span)
-        found.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
-    clicks, events = found
+        frames.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
+    clicks, events = frames
     refuse_repeated(events, DISPLAY, files.paths["events"])
     for key, table, name in (
         (DISPLAY, events, "events"),

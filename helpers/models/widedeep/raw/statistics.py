@@ -1,4 +1,4 @@
-"""What is learnt from the training rows: rates of clicks, counts and typical ages.
+"""Statistics of the training rows: rates of clicks, counts and median ages.
 
 As in NVIDIA's workflow, which is fitted to the training part and then applied to both: a
 validation row never adds to a statistic.
@@ -45,9 +45,9 @@ class Statistics:
 def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
     """Compute the statistics of training rows: `ad_id`, whether it was clicked, ages in whole days.
 
-    rate = clicks / rows, 0 below the threshold and for what never was in a training row.
-    count = (ln(rows + 1) - mean) / deviation, both over training rows; the deviation is that of a
-    sample (divided by n - 1). The median is exact, where NVIDIA's is dask's approximation. A
+    rate = clicks / rows, 0 below the threshold and for a key without training rows.
+    count = (ln(rows + 1) - mean) / deviation, both over training rows. The deviation is the
+    sample's (divided by n - 1). The median is exact; NVIDIA's is dask's approximation. A
     missing key is a key like others. Memory holds a row for each ad and for each age.
     """
     shown = rows.group_by("ad_id").agg(shown=pl.len(), clicks=pl.col(CLICKED).sum())
@@ -59,7 +59,7 @@ def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
         ads = ads.with_columns(rate.cast(pl.Float32).alias(f"{key}_ctr"))
     weights = ads["shown"].to_numpy()
     total = int(weights.sum())
-    facts: dict[str, object] = {"training_rows": total}
+    metadata: dict[str, object] = {"training_rows": total}
     for key in COUNTED:
         logs = np.log1p(ads.select(pl.col("shown").sum().over(key)).to_series().to_numpy())
         mean = float(weights @ logs) / max(1, total)
@@ -67,11 +67,11 @@ def learn(rows: pl.LazyFrame, ads: pl.DataFrame) -> Statistics:
         deviation = (squares / max(1, total - 1)) ** 0.5
         standard = pl.Series((logs - mean) / (deviation or 1), dtype=pl.Float32)
         ads = ads.with_columns(standard.alias(f"{key}_count"))
-        facts[f"{key}_count"] = {"mean": mean, "deviation": deviation}
+        metadata[f"{key}_count"] = {"mean": mean, "deviation": deviation}
     medians = {name: median(rows, name) for name in AGES}
-    facts |= {"thresholds": THRESHOLDS, "median_days": medians}
+    metadata |= {"thresholds": THRESHOLDS, "median_days": medians}
     hashed = {key: row_of(pl.col(key), ONE_HOT[key][0]) for key in THRESHOLDS}
-    return Statistics(ads.with_columns(ad="ad_id", **hashed), medians, facts)
+    return Statistics(ads.with_columns(ad="ad_id", **hashed), medians, metadata)
 
 
 def median(rows: pl.LazyFrame, name: str) -> float:

@@ -1,10 +1,10 @@
-"""What is held in memory: a row for each document and each ad, and the weights of labels.
+"""The tables in memory: a row for each document and each ad, and the weights of labels.
 
-The weight of a label (topic, entity or category) in a document is its confidence there times
-ln(N / documents with the label), where N is the largest document id plus one, as the number of rows
-of the sparse matrix that NVTabular's `ColumnSimilarity` (metric "tfidf") builds. The similarity of
-two documents is the cosine of their weights, and 0 if one has no labels or none of any weight
-(where NVTabular may divide by 0).
+The weight of a label (topic, entity or category) in a document is its confidence there times ln(N /
+documents with the label). N is the largest document id plus one: the number of rows of the sparse
+matrix of NVTabular's `ColumnSimilarity` (metric "tfidf"). The similarity of two documents is the
+cosine of their weights. It is 0 if one has no labels or none of any weight, where NVTabular may
+divide by 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,8 +29,8 @@ MISSING = -1  # stands for a number that is missing, and is hashed as it is
 class Tables:
     """The documents of all files and the ads, whose columns from their document end in `_promo`.
 
-    A document has source_id, publisher_id, published (milliseconds since 1970) and, for each kind
-    of label, the first three hashed (`topic_id_list`) and its row in the weights (`topics_row`).
+    A document has source_id, publisher_id and published (milliseconds since 1970). For each kind of
+    label it has the first three hashed (`topic_id_list`) and its row in the weights (`topics_row`).
     """
 
     documents: pl.DataFrame
@@ -75,11 +75,11 @@ def _read_meta(files: Files) -> pl.DataFrame:
         raise DataError(f"{path} is damaged: publish_time {wrong[0][:40]!r}")
     refuse_repeated(meta, "document_id", path)
     publisher = pl.col("publisher_id").cast(pl.Int64)
-    own = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
+    substitute = publisher.is_null().cum_sum() + publisher.max().fill_null(0) + 1
     seconds = pl.col("publish_time").str.slice(0, 19)
     published = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
     published = published.dt.timestamp("ms").alias("published")
-    return meta.select("document_id", "source_id", pl.coalesce(publisher, own), published)
+    return meta.select("document_id", "source_id", pl.coalesce(publisher, substitute), published)
 
 
 def read_labels(blocks: Iterable[pl.DataFrame], kind: str) -> tuple[pl.DataFrame, csr_matrix]:
@@ -119,15 +119,15 @@ def hashed(ids: pl.Expr) -> pl.Expr:
 
 
 def _hash(ids: pl.Series) -> pl.Series:
-    """Hash numbers, taken as 64 bits in two's complement, with the first output of SplitMix64
-    seeded with the number; texts with the first 8 bytes of BLAKE2b as a
-    little-endian number, a missing one as the empty one.
+    """Hash numbers, as 64 bits in two's complement, with the first output of SplitMix64, whose seed
+    is the number. Hash texts with the first 8 bytes of BLAKE2b as a little-endian number, a missing
+    text as an empty one.
     """
     if ids.dtype == pl.String:
         texts = ids.fill_null("")
-        known = texts.unique()
-        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in known)
+        distinct = texts.unique()
+        digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in distinct)
         hashes = pl.Series(np.frombuffer(digests, dtype="<u8"))
-        return texts.replace_strict(known, hashes, return_dtype=pl.UInt64)
+        return texts.replace_strict(distinct, hashes, return_dtype=pl.UInt64)
     mixed = ids.fill_null(MISSING).cast(pl.Int64).to_numpy().view(np.uint64)
     return pl.Series(ids.name, mix(mixed + GOLDEN))

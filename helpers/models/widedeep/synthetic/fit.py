@@ -1,7 +1,7 @@
-"""How a Wide & Deep network is fitted to the generated displays in about a minute on two cores.
+"""Training of Wide & Deep on the generated displays, in about a minute on two cores.
 
-Of 91.8 million parameters a batch touches the rows of its ids alone, so the tables are updated
-sparsely, by Adagrad, which takes longer steps for ids that are seldom seen (Duchi et al., 2011).
+Of 91.8 million parameters a batch touches the rows of its ids alone, so Adagrad updates the tables
+sparsely. It takes longer steps for rare ids (Duchi et al., 2011).
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ def _train(network: Network, displays: Displays, steps: int, batch_size: int) ->
     features = displays.take(np.arange(len(displays)))
     clicked = displays.clicked[:, None].astype(np.float32)
     tf, cross_entropy = tensorflow(), load_keras().losses.binary_crossentropy
-    variables = [each.value for each in network.trainable_variables]
+    variables = [variable.value for variable in network.trainable_variables]
     rate = tf.Variable(1.0)
     # Only the first version's optimizers update a table's rows without reading all of it.
     optimizers = tf.compat.v1.train

@@ -1,4 +1,4 @@
-"""Which generated displays there are, each set fixed by its seed, in NVIDIA's Parquet layout.
+"""Generated displays, each set fixed by its seed, in NVIDIA's Parquet layout.
 
 Ads have a quality, which the click-through rates of their ids show, and each platform has a taste
 for some categories. In each display one ad is clicked, by chance: the better, the likelier.
@@ -47,16 +47,16 @@ def write(config: Config, folder: Path) -> None:
     Raises DataError if there is no such set.
     """
     name = config.dataset
-    known = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
-    sizes, rng = lookup_size(name, SIZES, known), np.random.default_rng(SEED)
+    otherwise = ", NVIDIA's prepared folder or the folder of outbrain's CSV files"
+    sizes, rng = lookup_size(name, SIZES, otherwise), np.random.default_rng(SEED)
     table = _table(displays := sum(sizes), rng)
     valid = np.sort(rng.choice(displays, sizes[1], replace=False)) + 1
     train = np.setdiff1d(np.arange(1, displays + 1), valid)
     for part, ids, files in (("train", train, TRAIN_FILES), ("valid", valid, VALID_FILES)):
         (folder / part).mkdir()
-        for place, chosen in enumerate(np.array_split(ids, files)):
+        for index, chosen in enumerate(np.array_split(ids, files)):
             rows = table.filter(table[DISPLAY].is_in(chosen))
-            rows.write_parquet(folder / part / f"part_{place}.parquet")
+            rows.write_parquet(folder / part / f"part_{index}.parquet")
     (folder / GENERATED).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
 
 
@@ -69,7 +69,7 @@ def power_law(rng: np.random.Generator, rows: int, count: int) -> Integers:
 def draw_ads(rng: np.random.Generator) -> tuple[Columns, Columns, Floats]:
     """Draw ads, each of a campaign and promoting a document, and count their appearances.
 
-    Gives their ids and numbers, [ads] each; the lists of the promoted documents, [documents, 3]
+    Returns their ids and numbers, [ads] each; the lists of the promoted documents, [documents, 3]
     each, padded; and how good the ads are, [ads].
     """
     ads = np.arange(ROWS["ad_id"])
@@ -97,9 +97,9 @@ def draw_ads(rng: np.random.Generator) -> tuple[Columns, Columns, Floats]:
         numbers[f"{name}_count"] = apart / np.average(apart**2, weights=share) ** 0.5
     age = np.log1p(rng.exponential(60, ROWS["document_id_promo"]))
     numbers["publish_time_promo_days_since_published"] = age[ids["document_id_promo"]]
-    given = {name: values for name, values in numbers.items() if name in NUMERIC}
+    numeric = {name: values for name, values in numbers.items() if name in NUMERIC}
     lists = {name: _lists(rng, ROWS["document_id_promo"], ROWS[name]) for name in MULTI_HOT}
-    return {**ids, **given}, lists, quality
+    return {**ids, **numeric}, lists, quality
 
 
 def draw_pages(rng: np.random.Generator, count: int) -> Columns:
@@ -159,6 +159,6 @@ def _table(displays: int, rng: np.random.Generator) -> "DataFrame":
     best = np.maximum.reduceat(score, np.cumsum(shown) - shown)
     columns |= {DISPLAY: display + 1, CLICKED: score == best[display]}
     kinds = {DISPLAY: np.int64} | dict.fromkeys(NUMERIC, np.float32)
-    typed = {n: each.astype(kinds.get(n, np.int32)) for n, each in (columns | lists).items()}
+    typed = {n: column.astype(kinds.get(n, np.int32)) for n, column in (columns | lists).items()}
     cut = pl.col(list(lists)).arr.to_list().list.eval(pl.element().filter(pl.element() != PAD))
     return pl.DataFrame(typed).with_columns(cut)
