@@ -157,7 +157,7 @@ def run_rounds(
     if in_process:
         in_process.run(0)
 
-    def serve() -> None:
+    def send_load() -> None:
         nonlocal request_seconds
         missing = max(runs.missing(config.request_count), 1)
         remaining = max(config.pairs - len(runs.served), 1)
@@ -183,5 +183,5 @@ def run_rounds(
         complete = runs.missing(config.request_count) <= 0 and runs.is_known(config.margin_of_error)
         return complete or runs.is_over(config.measurement_seconds, config.request_count)
 
-    candidates = [call] * bool(in_process) + [measure_noop] * bool(server.identity) + [serve]
+    candidates = [call] * bool(in_process) + [measure_noop] * bool(server.identity) + [send_load]
     runs.repeat(candidates, is_over)

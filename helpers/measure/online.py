@@ -35,7 +35,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
         # enough for an interval: each run that is too short costs a start of perf_analyzer
         fewest = max(needed, MIN_RUNS * block_size(load.concurrency)) + load.concurrency
 
-        def serve() -> None:
+        def send_load() -> None:
             interval = analyzer.interval_ms(fewest * 2 ** len(runs.served), 1, seconds[-1])
             run = runs.load(replace(load, interval_ms=interval))
             seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
@@ -45,7 +45,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             complete = runs.missing(needed) <= 0 and runs.is_known(config.margin_of_error)
             return complete or runs.is_over(config.measurement_seconds, needed)
 
-        runs.repeat([serve], is_over)
+        runs.repeat([send_load], is_over)
 
     def points(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:
