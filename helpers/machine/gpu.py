@@ -46,8 +46,8 @@ FAULTS = {  # pynvml's error when no query is possible -> what it means, and how
     ),
     "NVMLError_GpuIsLost": ("the GPU has fallen off the bus", "Restart the machine."),
 }
-# Why clocks are lower than they could be -> our words. Those in SLOWED are faults; a power cap is
-# normal under load and only noted.
+# NVML's reason for lower clocks -> its name here. Those in THROTTLED are faults. A power cap is
+# normal under load and only recorded.
 REASONS = {
     "nvmlClocksEventReasonGpuIdle": "idle",
     "nvmlClocksEventReasonApplicationsClocksSetting": "clocks set by a user",
@@ -130,7 +130,7 @@ class Device:
         return {name: self.ask(query) for name, query in QUERIES.items()} | {**self.others()}
 
     def ask(self, query: Query[Answer]) -> Answer | str:
-        """Answer one query, or say in words why there is no answer."""
+        """Return the answer to one query, or a text that says why there is none."""
         if self.absent:
             return self.absent[0]
         assert self.nvml
@@ -171,11 +171,11 @@ class Device:
 def _with_descendants(pids: Collection[int]) -> set[int]:
     import psutil
 
-    found = set(pids)
+    family = set(pids)
     for pid in pids:
         with suppress(psutil.Error):
-            found |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
-    return found
+            family |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return family
 
 
 @contextmanager
