@@ -58,11 +58,11 @@ def make(source: Source, path: Path, build: Build) -> None:
 
 
 def describe(path: Path) -> GraphFacts:
-    """Count the operators of a file, those of branches and loops too, and name its opset."""
+    """Count the operators of a file, with those of branches and loops, and read its opset."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    (opset,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     return {"operators": dict(Counter(_kinds(model.graph))), "opset": opset}
 
 
@@ -99,7 +99,7 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
 
     module = deepcopy(network).half() if build.precision == "fp16" else network
     is_old = (torch.nn.RNNBase, torch.jit.ScriptModule)  # what only the older exporter takes
-    is_recurrent = any(isinstance(each, is_old) for each in module.modules())
+    is_recurrent = any(isinstance(layer, is_old) for layer in module.modules())
     is_batched = len(next(iter(build.inputs.values()))) > 1  # else the batch of one is fixed
     if opset := build.opset or (RECURRENT_OPSET if is_recurrent else None):
         free = (*build.inputs, *build.outputs) if is_batched else ()
@@ -144,7 +144,7 @@ def _halve_outputs(path: Path) -> None:
     for name in fp32:
         for node in model.graph.node:
             for names in (node.input, node.output):
-                names[:] = [f"{each}_fp32" if each == name else each for each in names]
+                names[:] = [f"{tensor}_fp32" if tensor == name else tensor for tensor in names]
         model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}_fp32"], [name], to=half))
         types[name].elem_type = half
     if fp32:
@@ -153,7 +153,7 @@ def _halve_outputs(path: Path) -> None:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Suppress what TensorFlow's C++ code prints whatever its log level is."""
+    """Suppress what TensorFlow's C++ code prints at every log level."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as sink:
@@ -201,8 +201,8 @@ def _convert(source: Path, path: Path, build: Build) -> None:
     model, _ = from_graph_def(
         graph, input_names=[*inputs, *weights], tensors_to_rename=names, **options
     )
-    for each in [each for each in model.graph.input if each.name in weights]:
-        model.graph.input.remove(each)
+    for tensor in [tensor for tensor in model.graph.input if tensor.name in weights]:
+        model.graph.input.remove(tensor)
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
     )

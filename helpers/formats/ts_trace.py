@@ -51,10 +51,10 @@ class TorchScriptSession:
         self._inputs, self._outputs = tensors["inputs"], tensors["outputs"]
 
     def run(self, inputs: Arrays) -> Arrays:
-        return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
+        return {name: tensor.cpu().numpy() for name, tensor in self.run_on_device(inputs).items()}
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be tensors on the device and outputs stay there."""
+        """Run as `run` does, but inputs may be tensors on the device, and outputs stay there."""
         import torch
 
         with torch.inference_mode():
