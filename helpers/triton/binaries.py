@@ -47,12 +47,12 @@ def perf_analyzer() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Look up the versions of the binaries' distributions; none if they are not installed."""
-    found = {each.name: each.version for each in distributions(path=[f"{sys.prefix}/triton"])}
+    """Return the versions of the binaries' distributions; none if they are not installed."""
+    installed = {dist.name: dist.version for dist in distributions(path=[f"{sys.prefix}/triton"])}
     return {
-        name: found[wheel]
+        name: installed[wheel]
         for name, wheel in (("nvidia-pytriton",) * 2, ("perf_analyzer", "tritonclient"))
-        if wheel in found
+        if wheel in installed
     }
 
 
@@ -65,12 +65,13 @@ def require(name: str) -> Path:
 
 
 def python_library() -> Path:
-    """Return the file that is this interpreter as a library, as which a stub needs it: its own, or
-    the system's of its version. Raises `ServerError` if there is none.
+    """Return the shared library of this interpreter, which a stub needs: its own, or the system's.
+
+    Raises `ServerError` if there is none.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
     for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
-        if (found := Path(folder, f"{name}.so.1.0")).exists():
-            return found
+        if (library := Path(folder, f"{name}.so.1.0")).exists():
+            return library
     missing = f"{name}.so.1.0. Install the package {name}."
     raise ServerError(f"Triton's Python backend needs {missing}")

@@ -1,4 +1,4 @@
-"""Serving an experiment with the kind of server that its target names, and how to elsewhere."""
+"""Serve an experiment with the kind of server that its target names, or on another machine."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from helpers.store import Artifact, find_artifact, temporary_folder
 from helpers.triton import embedded
 from helpers.triton.server import EXACT, Server
 
-COUNTED_SECONDS = 0.1  # Triton counts a request shortly after it has answered
+COUNTED_SECONDS = 0.1  # Triton counts a request shortly after its response
 
 
 @contextmanager
@@ -77,10 +77,11 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
 
 @contextmanager
 def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
-    """Fill a list with what Triton counts of each model during the block: requests, samples and
-    executions (`/v2/models/NAME/stats`). Samples / executions is the average batch.
+    """Yield a list that gets a row per model at the end of the block, with Triton's counts of
+    requests, samples and executions (`/v2/models/NAME/stats`). Samples / executions is the average
+    batch size.
     """
-    names = [each.part.name for each in ensemble.served(config)]
+    names = [component.part.name for component in ensemble.served(config)]
     before = [server.statistics(name) for name in names]
     rows: list[dict[str, object]] = []
     yield rows
@@ -89,7 +90,7 @@ def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[s
         last = server.statistics(name)
         samples = int(last["inference_count"]) - int(first["inference_count"])
         executions = int(last["execution_count"]) - int(first["execution_count"])
-        requests = (int(each["inference_stats"]["success"]["count"]) for each in (last, first))
+        requests = (int(stats["inference_stats"]["success"]["count"]) for stats in (last, first))
         rows.append(
             {
                 "model": name,
