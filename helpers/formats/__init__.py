@@ -58,7 +58,7 @@ class OperatorTime(TypedDict):
 
 
 class GraphFacts(TypedDict):
-    """What a file holds beside its weights."""
+    """The content of a file other than its weights."""
 
     operators: dict[str, int]  # by the format's own names; constants and the graph's ends left out
     opset: NotRequired[int]  # the version of ONNX's operators
@@ -117,7 +117,7 @@ class Format:
     PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
     RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artifact computes
     DISPLAY_NAMES: tuple[str, str]  # the names of the runtime and the format in published tables
-    # Writes the artifact of a source to a path; raises whatever the exporter raises
+    # Writes the artifact of a source to a path; raises the exporter's errors
     make: Callable[[Source, Path, Build], None]
     # Loads it with some threads within an operator for a device ("cpu", "gpu")
     load: Callable[[Path, int, str], Session]
@@ -190,7 +190,7 @@ def distribution(module: str) -> str:
 
 
 def installed_version(name: str) -> str:
-    """Look up the version of a distribution; empty if it is not installed."""
+    """Return the version of a distribution; empty if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

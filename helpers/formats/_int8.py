@@ -125,8 +125,8 @@ def _with_accuracy_control(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> "onnx.ModelProto":
-    """Return `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
-    outputs of the samples within `bounds`: first those that cost most on their own.
+    """Return `quantised` with the fewest fp32 layers, from `exact`, that keep the outputs of the
+    samples within `bounds`. The layers that cost most on their own are the first.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     right = _outputs(exact, samples)

@@ -1,11 +1,11 @@
 """TensorRT through its Python API: engines, and TF-TRT, SavedModels with engines in TensorFlow.
 
-    python _tensorrt.py REQUEST.json      builds what the request asks for, in the request's folder
+    python _tensorrt.py REQUEST.json      builds the request's target, in the request's folder
 
-This file is the runtime of both formats and is run inside NVIDIA's images of older releases. So it
-imports nothing of this package, and builds with Python 3.8, TensorRT 7.2 to 10, and TensorFlow up
-to 2.17, the last with TensorRT (github.com/tensorflow/tensorflow/releases/tag/v2.17.0). An engine
-runs with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
+This file is the runtime of both formats, and runs inside NVIDIA's images of older releases. So it
+imports nothing of this package. It builds with Python 3.8, TensorRT 7.2 to 10 and TensorFlow up to
+2.17, the last with TensorRT (github.com/tensorflow/tensorflow/releases/tag/v2.17.0). An engine runs
+with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
 
 Nothing after `require_driver` has run on a machine without a GPU.
 Source: TensorRT's documentation, "Python API" and "Working with Dynamic Shapes".
@@ -68,7 +68,7 @@ def profile(
 
 
 def build(request: Request, folder: Path) -> None:
-    """Build what `request` asks for in `folder`; raise RuntimeError with the reason if it fails."""
+    """Build the target of `request` in `folder`; raise RuntimeError with the reason if it fails."""
     require_driver()
     if request["target"].endswith(SAVED_MODEL):
         _build_saved_model(request, folder)

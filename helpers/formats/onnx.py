@@ -1,6 +1,7 @@
-"""ONNX with a dynamic batch, run by ONNX Runtime. A PyTorch network is exported by the dynamo
-exporter, or by the older one where the server needs an old opset or there is a recurrent layer; a
-SavedModel by tf2onnx.
+"""ONNX with a dynamic batch, run by ONNX Runtime.
+
+The dynamo exporter exports a PyTorch network. The older exporter does so if the server needs an old
+opset, or if the network has a recurrent layer. tf2onnx converts a SavedModel.
 """
 
 import logging
@@ -43,8 +44,8 @@ LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Export a network, convert a SavedModel or save a graph as one file with its weights, of 2 GB
-    at most; or make an ONNX file int8.
+    """Export a network, convert a SavedModel, save a graph or quantise an ONNX file to int8. The
+    result is one file with its weights, of 2 GB at most.
     """
     if build.precision == "int8":
         _quantise(source, path, build)

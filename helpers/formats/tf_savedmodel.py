@@ -129,7 +129,7 @@ def make(source: Source, path: Path, build: Build) -> None:
         for name, array in build.inputs.items()
     }
     module = tf.Module()
-    # TensorFlow's own: Keras' are saved beside them, and a server would restore those instead
+    # TensorFlow's own variables: a server would restore Keras' variables, if they were saved too
     module.variables_of_network = [variable.value for variable in source.variables]
     module.compute = tf.function(compute)
     signature = module.compute.get_concrete_function(**specs)
@@ -147,8 +147,8 @@ def _save_frozen(
     """Save a function as TensorFlow 1 did, with its weights as constants.
 
     Old TensorFlows know neither the operations by which today's reads a variable nor the attributes
-    that it writes with their default values. TensorFlow copies the graph many times meanwhile, so
-    large weights are put into the written file: with Wide & Deep's 367 MB a process took 7 GB.
+    that it writes with their default values. TensorFlow copies the graph many times: with Wide &
+    Deep's 367 MB a process took 7 GB. So large weights are inserted into the written file.
     """
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel

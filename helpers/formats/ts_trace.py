@@ -1,9 +1,9 @@
 """TorchScript by tracing: the operations of one run through the network, run by PyTorch.
 
 Floating-point inputs and outputs of a bf16 network are cast inside the graph, because neither numpy
-nor Triton's clients have bf16. The arguments of `forward` have the names of the inputs: Triton's
-PyTorch backend matches inputs by these names, or by an index at the end of a name
-(pytorch_backend, libtorch.cc, GetNamingConvention), and the indices of TFT's inputs have gaps.
+nor Triton's clients have bf16. The arguments of `forward` have the names of the inputs. Triton's
+PyTorch backend matches inputs by these names, or by an index at the end of a name. The indices of
+TFT's inputs have gaps. Source: pytorch_backend, libtorch.cc, GetNamingConvention.
 """
 
 from __future__ import annotations

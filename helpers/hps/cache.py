@@ -22,8 +22,8 @@ NEVER = -1  # the stamp of an empty row
 
 
 def number_of_sets(rows: int) -> int:
-    """Return the number of sets of a cache of at least `rows`: two at least, as an empty row of a
-    set holds a key of another set.
+    """Return the number of sets of a cache of at least `rows`. There are at least two, as an empty
+    row of a set holds a key of another set.
     """
     return max(2, -(-rows // WAYS))
 
@@ -32,8 +32,8 @@ class Cache:
     """At least `rows` rows of float32 [width]; a key's set is its remainder, so that keys in
     sequence fill all sets alike. A reader never sees half of a vector.
 
-    The rows of one way lie together: those of a set would be at distances of powers of two, and
-    the hot ones, which have small keys, would push one another out of the processor's caches.
+    The rows of one way are adjacent. Adjacent rows of a set would put the hot rows, which have
+    small keys, at distances of powers of two. They would evict one another from the CPU's caches.
     """
 
     def __init__(self, rows: int, width: int) -> None:

@@ -1,5 +1,5 @@
 """NVIDIA's embedding folders: `key`, little-endian int64 [rows], and `emb_vector`, float32 [rows,
-width], in one order. Nothing beside them says how many rows there are.
+width], in one order. No other file has the number of rows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The volatile database in Redis, single or a Cluster, that several servers share: a hash for each
-partition of a table, whose fields are keys (8 bytes, little-endian) and whose values are vectors.
+"""The volatile database in Redis, a single node or a Cluster, that several servers share.
+
+Each partition of a table is a hash. Its fields are keys (8 bytes, little-endian), and its values
+are vectors.
 """
 
 from __future__ import annotations

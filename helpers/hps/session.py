@@ -30,9 +30,10 @@ class Session:
         self.store = store
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Map `KEYS`, whole numbers [lookups, keys], and `NUMKEYS`, [lookups, tables], to
-        `OUTPUT0`, float32 [lookups, keys x width]: the vectors of the first table's keys, of the
-        second's, and so on.
+        """Return `OUTPUT0`, float32 [lookups, keys x width], of `KEYS`, integers [lookups, keys],
+        and `NUMKEYS`, [lookups, tables].
+
+        It has the vectors of the first table's keys, then those of the second's, and so on.
 
         Raises ValueError for counts that do not fit the keys or the tables.
         """

@@ -51,7 +51,7 @@ class BadSettings(ValueError):
 
 
 class Section(pydantic.BaseModel):
-    """Fields of the JSON. The description of one that has no effect here says why."""
+    """Fields of the JSON. A field without an effect has a description with the reason."""
 
     model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="forbid")
 

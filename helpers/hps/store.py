@@ -82,8 +82,10 @@ class Store:
             self.start(self._refresh_at_intervals)
 
     def lookup(self, keys: Keys, counts: Sequence[int]) -> Any:
-        """Return the vectors of keys [n], `counts` of each table in turn, as one float32 [n x
-        width]; on a GPU a tensor there. Raises ValueError for counts that do not fit.
+        """Return the vectors of keys [n] as one float32 [n x width], on a GPU as a tensor there.
+
+        `counts` has the number of keys of each table, in order. Raises ValueError for counts that
+        do not match the keys or the tables.
         """
         if len(counts) != len(self.tables):
             raise ValueError(f"NUMKEYS has {len(counts)} counts for {len(self.tables)} tables")
@@ -271,7 +273,7 @@ class Store:
             level.set_load_token(f"{token} {many}")
 
     def _preload(self, index: int) -> None:
-        """Write a table's first rows to its cache, if the settings ask for it."""
+        """Write a table's first rows to its cache, if the settings enable it."""
         table = self.tables[index]
         is_enabled = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
         if table.cache is None or not is_enabled:
@@ -285,7 +287,7 @@ class Store:
 
 
 def new_cache(share: float, rows: int, width: int, device: str) -> Any:
-    """Make the cache of a table, in this process's memory or on the GPU."""
+    """Return a new cache of a table, in this process's memory or on the GPU."""
     count = max(1, int(share * rows))
     return DeviceCache(count, width, "cuda") if device == "gpu" else Cache(count, width)
 

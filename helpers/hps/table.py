@@ -31,7 +31,7 @@ ROWS_PER_INSERT = 4096  # rows that are written to the cache at a time, while lo
 
 
 class Unavailable(Exception):
-    """A database that does not answer, in one line."""
+    """A database that does not respond, in one line."""
 
 
 class Database:
@@ -210,7 +210,7 @@ class Table:
         self._pending.put(None)
 
     def refresh(self, share: float = 1.0) -> None:
-        """Look up all cached keys again, `share` of the cache's rows at a time, and write them in
+        """Fetch all cached keys again, `share` of the cache's rows at a time, and write them in
         place.
         """
         keys = self.cache.keys() if self.cache is not None else np.empty(0, np.int64)

@@ -106,7 +106,7 @@ def show_calls(artifact: Artifact) -> "Markdown":
 
 def operators(artifact: Artifact) -> Rows:
     """Return one row for each of the most frequent operators of an artifact's graph, one for all
-    others, and one for the total; or one that says why they were not counted.
+    others, and one for the total. If they were not counted, the only row has the reason.
     """
     counts = counted(artifact)
     if not counts:

@@ -26,7 +26,7 @@ _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for 
 
 
 def require(config: ExportConfig, stage: str) -> Artifact:
-    """Find the artifact of an earlier stage and verify its files.
+    """Return the artifact of an earlier stage, and verify its files.
 
     Files are hashed once per process, and again if one has changed since. Raises `ArtifactError`
     that names the command which makes the artifact. What is served as it was exported needs no
@@ -58,7 +58,7 @@ def _stamps(artifact: Artifact) -> list[tuple[int, int]]:
 
 
 def _made(folder: Path) -> Artifact:
-    """Find an artifact that this process has just made, and hashed while doing so."""
+    """Return an artifact that this process has just made and hashed."""
     artifact = find_artifact(folder)
     assert artifact is not None
     return artifact
@@ -119,7 +119,7 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
 
 
 def asked(config: ConvertConfig) -> list[Setting]:
-    """Return the settings of the conversion beside format and precision."""
+    """Return the settings of the conversion other than format and precision."""
     if is_as_exported(config):
         return []
     settings, fmt = list[Setting](), formats.get(config.format)
@@ -145,7 +145,7 @@ def is_as_exported(config: ConvertConfig) -> bool:
 
 
 def _described(path: Path, fmt: Format) -> dict[str, JsonValue]:
-    """Return the operators of a file; a text that says why, if they cannot be counted."""
+    """Return the operators of a file, or the reason why they cannot be counted."""
     try:
         return {**fmt.describe(path)} if fmt.describe else {}  # type: ignore[dict-item]
     except Exception as error:  # readers of protobuf and of TorchScript raise anything
@@ -168,7 +168,7 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
 
 
 def _work(path: Path, build: Build) -> JsonValue:
-    """Count what the exported graph needs for a sample; a text that says why, if it cannot be."""
+    """Return the work of the exported graph per sample, or the reason why it cannot be counted."""
     try:
         return work.count(path, build.inputs, build.samples).facts()
     except Exception as error:  # OpenVINO's front ends raise anything

@@ -1,5 +1,5 @@
-"""Sessions one after the other, each of which takes outputs of earlier ones: in this process, and
-as the runtime of a served model, of which a repository takes this file along.
+"""A sequence of sessions, each of which takes outputs of earlier ones. It runs in this process, or
+as the runtime of a served model, whose repository has a copy of this file.
 """
 
 from __future__ import annotations

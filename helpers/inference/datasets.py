@@ -27,12 +27,12 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The name of its recipe, or the fingerprint of the user's files."""
+        """Return the name of its recipe, or the fingerprint of the user's files."""
         return self.made.name if self.made else store.fingerprint(self.path)
 
     @property
     def sha256(self) -> str:
-        """The hash of what was made or of a user's file; of a user's folder, the fingerprint."""
+        """Return the hash of the artifact or the user's file; the fingerprint of the user's folder."""
         if self.made and (artifact := store.find_artifact(self.made)):
             return artifact.sha256
         return store.file_digest(self.path) if self.path.is_file() else store.fingerprint(self.path)
@@ -75,7 +75,7 @@ def _is_generated(config: ExportConfig) -> bool:
 
 
 def dataset_place(config: ExportConfig) -> Place:
-    """Find the data set: a generated one, one that is made from raw files, or the user's."""
+    """Return the place of the data set: generated, made from raw files, or the user's."""
     path, raw = store.from_root(config.dataset), models.raw(config.model)
     if _is_generated(config) or (raw and raw.holds_raw(path)):
         folder = recipe_folder(config, "dataset")
@@ -84,7 +84,7 @@ def dataset_place(config: ExportConfig) -> Place:
 
 
 def checkpoint_place(config: ExportConfig) -> Place:
-    """Find the checkpoint: a fitted one, or the user's.
+    """Return the place of the checkpoint: fitted, or the user's.
 
     Raises `ParameterError` if one would have to be fitted to a data set that is not generated.
     """

@@ -1,5 +1,5 @@
-"""The components of a served model: one graph, or a lookup and the graph after it; how they run in
-this process, in their runtimes or in the framework, and with how many threads.
+"""The components of a served model: one graph, or a lookup and the graph after it. This module also
+runs them in this process, by their runtimes or by the framework, and sets their threads.
 
 Each component has its own session. A chain of them is a session too, and does in one process what
 Triton's ensemble scheduler does between models.
@@ -152,7 +152,7 @@ def whole(config: ExportConfig) -> Part:
 
 
 def served(config: DeployConfig) -> tuple[Component, ...]:
-    """List the models that Triton runs: a component each, or one that is all of them in turn."""
+    """List the models that Triton runs: one per component, or one for the chain of them."""
     members = components(config, config.format)
     if len(members) == 1 or config.composition == "ensemble":
         return members
@@ -172,7 +172,7 @@ def place(config: DeployConfig, repository: Path, component: Component) -> Path:
 def load(
     config: ExportConfig, name: str, folder: Callable[[Component], Path], threads: int, device: str
 ) -> Session:
-    """Load an artifact of the format `name` in this process; `folder` says where a part is."""
+    """Load an artifact of the format `name` in this process; `folder` returns a part's folder."""
     steps = [
         step(component.part, component.load(folder(component) / component.file, threads, device))
         for component in components(config, name)
@@ -264,8 +264,8 @@ class FrameworkSession:
 
 
 def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
-    """Load a checkpoint in its framework. A lookup reads the checkpoint's own files by the model's
-    first lookup, whichever lookup is served.
+    """Load a checkpoint in its framework. A lookup reads the checkpoint's own files in the simplest
+    way, independently of the served lookup.
     """
     config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)

@@ -1,12 +1,12 @@
-"""The arithmetic that a graph needs for a sample and the bytes that it must move: a lower bound of
-both, so that the machine's peaks give an upper bound of throughput.
+"""Lower bounds of a graph's arithmetic and memory traffic per sample. With them the machine's peaks
+give an upper bound of throughput.
 
-Every exported file is read by OpenVINO, which has front ends for ONNX, SavedModel and TorchScript
-and infers all shapes for a batch. Counted are products: convolutions, matrix products (attention is
-made of them) and LSTM layers, two operations for a multiply and an add; element-wise operations,
-normalisations and softmax are left out. Of memory there are the weights, once for a batch, of a
-table that is looked up the rows alone, and inputs and outputs. Activations between two operations
-are left out: a cache may keep them.
+OpenVINO reads every exported file: it has front ends for ONNX, SavedModel and TorchScript, and
+infers all shapes for a batch. Arithmetic includes convolutions, matrix multiplications (also those
+of attention) and LSTM layers. A multiply and an add are two operations. Element-wise operations,
+normalisations and softmax are not counted. Memory traffic includes the weights once per batch, the
+rows that are looked up in tables, inputs and outputs. Activations between two operations are not
+counted, as a cache may keep them.
 """
 
 import warnings

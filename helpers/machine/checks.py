@@ -128,7 +128,7 @@ def _space(
 
 
 def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
-    """Check the Docker engine and, if it answers, the image of every release."""
+    """Check the Docker engine and, if it responds, the image of every release."""
     engine = check_call("Docker", "engine {}", containers.engine)
     yield engine
     for release in sorted({config.server.release for config in configs}):
@@ -177,7 +177,7 @@ def target_name(name: str) -> str:
 def this_gpu() -> Gpu:
     """Return the GPU of this machine that CUDA takes first, as its driver reports it.
 
-    Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
+    Raises `DeviceError` without a driver, a GPU or the package that queries it.
     """
     if not gpu.has_driver():
         raise DeviceError(f"This machine has no NVIDIA driver. {NO_DRIVER}")

@@ -113,8 +113,8 @@ UTILIZATION: dict[
 class Device:
     """One GPU, or in `absent` why there is none to query and how to fix that.
 
-    `own` are the processes that are ours with all their descendants: empty if none of ours uses
-    the device, None if it is not known which ones do.
+    `own` are this package's processes that use the device, without their descendants. It is empty
+    if there are none, and None if they are unknown.
     """
 
     nvml: ModuleType | None = None
@@ -179,13 +179,13 @@ def _with_descendants(pids: Collection[int]) -> set[int]:
 
 
 @contextmanager
-def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
+def opened(pids: Collection[int] | None = ()) -> Iterator[Device]:
     """Open the GPU that CUDA uses first: the first of CUDA_VISIBLE_DEVICES, else number 0.
 
     On a machine with GPUs of several kinds CUDA and NVML number them alike only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    device = _open(own)
+    device = _open(pids)
     try:
         yield device
     finally:
@@ -194,7 +194,7 @@ def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
                 device.nvml.nvmlShutdown()
 
 
-def _open(own: Collection[int] | None) -> Device:
+def _open(pids: Collection[int] | None) -> Device:
     try:
         import pynvml as nvml
     except ImportError:
@@ -203,10 +203,10 @@ def _open(own: Collection[int] | None) -> Device:
     try:
         nvml.nvmlInit()
         if name.startswith(("GPU-", "MIG-")):
-            return Device(nvml, nvml.nvmlDeviceGetHandleByUUID(name), own)
+            return Device(nvml, nvml.nvmlDeviceGetHandleByUUID(name), pids)
         if not name.isdigit():
             return Device(nvml, absent=HIDDEN)
-        return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), own)
+        return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), pids)
     except nvml.NVMLError as error:
         other = (f"the driver reports no GPU: {error}", "List its GPUs: nvidia-smi -L")
         return Device(nvml, absent=FAULTS.get(type(error).__name__, other))

@@ -68,7 +68,7 @@ def words(name: str, fault: Fault) -> str:
 
 
 def faults(names: Sequence[str]) -> dict[str, Fault]:
-    """Find what is wrong with these modules, by name."""
+    """Return what is wrong with these modules, by name."""
     folders, results = _known()
     if new := [name for name in names if name not in results]:
         if sys.stderr.isatty():

@@ -20,7 +20,7 @@ REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
 
-# Once in a process: a run asks for each of its stages, and reading a package's metadata takes long
+# Cached: a run needs them for each of its stages, and reading a package's metadata takes long
 _distribution, _installed = cache(formats.distribution), cache(formats.installed_version)
 
 

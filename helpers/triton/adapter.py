@@ -6,8 +6,8 @@ session's counters become Triton's metrics. The module imports only numpy and th
 utilities, so that any server can serve the repository. It supports Python 3.8, which older
 releases' images have.
 
-On a GPU, tensors stay there if the session has `run_on_device`: it takes PyTorch's tensors as well
-as arrays, and its outputs go back to Triton by DLPack.
+On a GPU, tensors stay there if the session has `run_on_device`. It takes PyTorch's tensors as well
+as arrays, and its outputs return to Triton by DLPack.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """Triton's binaries: the wheel `nvidia-pytriton`, and perf_analyzer out of an old `tritonclient`.
 
-They have a folder of their own beside this Python's packages, which their metadata does not bind:
-docker/triton.lock says which they are.
+They are in a separate folder, so that their metadata does not constrain this Python's packages.
+docker/triton.lock lists them.
 """
 
 import os
@@ -14,7 +14,7 @@ from helpers.errors import ServerError
 
 SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
 INSTALL = f"pip install --upgrade --no-deps --target {sys.prefix}/triton -r docker/triton.lock"
-BINARIES = {  # what must be there, in their folder; the second is for this Python
+BINARIES = {  # required files in their folder; the second is for this Python version
     "Triton": "pytriton/tritonserver/bin/tritonserver",
     "Triton's Python backend": "pytriton/tritonserver/python_backend_stubs/"
     f"{sys.version_info.major}.{sys.version_info.minor}/triton_python_backend_stub",

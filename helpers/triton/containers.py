@@ -1,8 +1,9 @@
-"""Containers by the `docker` command: the engine, its images, and one container's life.
+"""Containers by the `docker` command: the engine, its images, and the run of one container.
 
-A container runs in the foreground of its client, and the client under a supervisor: its output goes
-straight to the log, and it is stopped when its owner ends, killed or not. One that is left all the
-same is removed at the end of the block, or by a later run, which knows it by its label.
+A container runs in the foreground of its client, and the client under a supervisor. The client
+writes the container's output to the log. The supervisor stops the container when its owner ends,
+killed or not. A leftover container is removed at the end of the block, or by a later run, which
+identifies it by its label.
 """
 
 import csv

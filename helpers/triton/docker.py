@@ -43,11 +43,11 @@ GPU_CAUSES = {  # only there: without a GPU the image warns of drivers too, harm
 
 
 def command_line(release: tuple[int, int]) -> list[str]:
-    """Return Triton's command line as a release (year, month) knows it.
+    """Return Triton's command line with the flags of a release (year, month).
 
-    Source: triton-inference-server/server, pull requests 4607 (configurations are completed unless
-    told otherwise, 22.07), 8174 (requests of more than 64 MiB are refused unless allowed, 25.05 or
-    25.06) and 8739 (clients' shared memory is refused unless allowed, 26.04).
+    By default, releases complete configurations since 22.07, and refuse requests of more than 64
+    MiB since 25.05 or 25.06. Since 26.04 they refuse clients' shared memory. Source:
+    triton-inference-server/server, pull requests 4607, 8174 and 8739.
     """
     return [
         *("tritonserver", "--model-repository=/models", *COMMON_FLAGS),
@@ -81,8 +81,8 @@ def environment(config: DeployConfig) -> dict[str, str]:
 def mounts(repository: Path, scenario: str) -> list[Mount]:
     """Mount the repository, with each model's configuration for `scenario` in its place.
 
-    `--model-config-name` would choose it, but is known from release 24.05 on only (pull request
-    7233), and the newest release that NVIDIA published figures of is 23.02.
+    `--model-config-name` would choose it, but only since release 24.05 (pull request 7233). The
+    newest release with published results of NVIDIA is 23.02.
     """
     configs = sorted(repository.glob(f"*/configs/{scenario}.pbtxt"))
     overlays = [Mount(path, f"/models/{path.parents[1].name}/config.pbtxt") for path in configs]

@@ -66,7 +66,7 @@ def serve(
             *([f"--model-config-name={scenario}"] if scenario != "online" else []),
             *("--http-address=127.0.0.1", f"--http-port={http}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
-            "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds
+            "--metrics-interval-ms=500",  # of its GPU queries; a measurement may take seconds
             "--disable-auto-complete-config",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORKSPACE_BYTES = 1 << 30  # of ONNX Runtime's TensorRT; its own default, and NVIDIA's for ResNet50
 # A folder on the server's machine: instances share the engines, and the repository is read-only.
-# Each model has its own: ONNX Runtime cannot tell graphs of the same structure apart
+# Each model has its own: ONNX Runtime cannot distinguish graphs of the same structure
 # (github.com/microsoft/onnxruntime/issues/6455)
 ENGINE_CACHE = "/tmp/tensorrt-{model}-{experiment}"
 # github.com/triton-inference-server/onnxruntime_backend: pull request 47 reads the parameters of
@@ -28,8 +28,9 @@ FIRST_WITH_PARAMETERS, FIRST_WITH_ENGINE_CACHE = "21.06", "21.09"
 
 
 class Backend(NamedTuple):
-    """How a format is served: the backend's name, the platform's if it has one, its parameters
-    ("threads" stands for their number), and the accelerators that it has.
+    """How a format is served: the backend's name, its platform if any, parameters and accelerators.
+
+    The value "threads" of a parameter stands for the number of threads.
     """
 
     name: str

@@ -29,14 +29,14 @@ SETTINGS = OPENMP | {
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # glibc's malloc.h
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)\b")
 ERROR = re.compile(r"[EF]\d+ ")  # Triton's severities, followed by the date
-# Tables, information, warnings, stack frames, and what Triton says at every start without a GPU
-# and at every ordinary end.
+# Tables, information, warnings, stack frames, and Triton's messages at every start without a GPU
+# and at every normal end.
 NOISE = re.compile(
     r"[+|]|[IW]\d+ |\d+# |E\d+ .*CudaDriverHelper has not been initialized"
     r"|E\d+ .*unable to create stream for \S+ CUDA driver version is insufficient"
     r"|Error: Failed to initialize NVML|Signal \((2|15)\) received"
 )
-# What Triton's Python backend says of it, in a sentence for each of its processes
+# The message of Triton's Python backend on a full /dev/shm, which each of its processes writes
 _IS_FULL = re.compile("shared memory .*No space left on device")
 MORE_SHM = "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
 FULL = f"/dev/shm is full or too small. Enlarge it: {MORE_SHM}"
@@ -126,7 +126,7 @@ def end_of(process: "subprocess.Popen[bytes]") -> str:
 
 
 def last_lines(log: Path, count: int = 6) -> str:
-    """Join the lines of a log that tell why its command ended, at most `count`, for an error.
+    """Join the lines of a log that show why its command ended, at most `count`, for an error.
 
     Lines of severity "error" or "fatal" come first. A log of nothing but information and warnings
     is shown with its last two.

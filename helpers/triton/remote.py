@@ -71,9 +71,9 @@ def serve(
     """Yield the server at `server.url`, which serves the experiment's model during the block.
 
     If `server.repository` names its folder on this host, the models of `repository` are copied
-    there as `scenario` is configured, loaded (it needs explicit model control), unloaded and
-    removed. Otherwise the model must be there already. `port` has no meaning here: it is the
-    server's. Raises `ServerError`.
+    there, with the configuration of `scenario`. They are loaded, which needs explicit model
+    control, and at the end unloaded and removed. Otherwise the model must be there already. `port`
+    has no effect: the server has its own. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is on its own machine\n")
     running, model = connect(config.server.url, log, config.server.metrics_url), config.model

@@ -145,7 +145,7 @@ def _copy_code(code: Path, target: Path) -> None:
 
 
 def _write_chain(components: Iterable[Component], version: Path) -> None:
-    """Write which components run in turn, and the code of each."""
+    """Write the list of the chain's components, and the code of each."""
     steps = []
     for component in components:
         code = f"served_{component.file.partition('.')[0]}"
@@ -170,9 +170,9 @@ def model_config(
 ) -> pb.ModelConfig:
     """Build Triton's `ModelConfig` of a component for `scenario` ("offline" or "online").
 
-    Only the graph is `batched`, not a lookup before it, and only online: offline each request runs
-    as the batch that it is, without waiting for others. Raises `ServerError` if the server's
-    release has no backend for the format.
+    Only the graph is `batched`, not a lookup before it, and only online. Offline each request runs
+    as its own batch, without waiting for others. Raises `ServerError` if the server's release has
+    no backend for the format.
     """
     part, in_gpu, count = component.part, config.device == "gpu", threads(config, scenario)
     signature = [[*part.inputs.values()], [*part.outputs.values()]]

@@ -102,7 +102,7 @@ class Server:
         return not self.end()
 
     def exit_report(self) -> str:
-        """Describe how the server ended, if it did, and what the end of its log says."""
+        """Return how the server ended, if it did, and the last lines of its log."""
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
     def is_live(self, seconds: float = 0) -> bool:
@@ -130,8 +130,10 @@ class Server:
         has_dead_stubs: Callable[[], bool] = lambda: False,
         pause_seconds: float = 0.05,
     ) -> None:
-        """Wait until the server, its models and its metrics are ready; raise `ServerError` if it
-        ends, is not ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
+        """Wait until the server, its models and its metrics are ready.
+
+        Raises `ServerError` if it ends, is not ready after `seconds`, or has dead stubs for
+        `STUB_SECONDS`.
         """
         started = healthy = time.monotonic()
         while (now := time.monotonic()) < started + seconds:
@@ -157,7 +159,7 @@ class Server:
         self._call(lambda client: client.unload_model(model))
 
     def is_ready(self, model: str) -> bool:
-        """Return whether `model` answers requests."""
+        """Return whether `model` is ready for requests."""
         return bool(self._call(lambda client: client.is_model_ready(model)))
 
     def statistics(self, model: str) -> Statistics:

@@ -28,15 +28,14 @@ def serve(
     log: Path | None = None,
     http_port: int | None = None,
 ) -> Iterator[Server]:
-    """Serve `repository` for as long as the block lasts, as `scenario` is configured, at
-    `http_port` of 127.0.0.1 or a free one. "exact" is as "online", but a store waits for all
-    vectors.
+    """Serve `repository` during the block, with the configuration of `scenario`, at `http_port` of
+    127.0.0.1 or a free port. "exact" is as "online", but a store waits for all vectors.
 
     The embedded server has a no-op model too when it serves offline: see `noop`.
 
-    The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
-    last lines if it does not become ready, or before anything is loaded if the model was built for
-    another release.
+    The log is next to the stage's result, or in `log`. Raises `ServerError` with the server's last
+    lines if it does not become ready. If the model was built for another release, it raises
+    `ServerError` before it loads any model.
     """
     _require_same_release(config, repository)
     log = log or results_folder(config) / f"{config.stage}_server.log"
@@ -109,7 +108,7 @@ def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays
 
 def docker_command(config: StageConfig) -> str:
     """Return the command that serves a copy of the repository on another machine, with Triton's own
-    image. It answers on that machine only, and nobody can load other models into it.
+    image. The server is reachable on that machine only, and no client can load other models.
     """
     gpus = "--gpus all " if config.device == "gpu" else ""
     return (

@@ -1,15 +1,17 @@
-"""Runs one command that must not outlive its caller, however the caller ends, and removes the
-shared memory that the command leaves behind.
+"""Run one command that ends when its caller ends, however it ends, and remove the shared memory
+that the command leaves behind.
 
     python supervisor.py [--at-once] SHM_PATTERN... -- COMMAND...
 
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
-because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL (with
-`--at-once` it gets that first), and so does everything in its session, which is the supervisor's
-own: a caller whose supervisor is killed knows it too. Then the files of /dev/shm that match a
-pattern, belong to this user and are in use by no client are removed, and so are the empty folders
-in /tmp that Triton's Python backend makes and killed servers leave. The exit code is the command's.
-Only the standard library is imported: the supervisor starts in 30 ms and needs no site-packages.
+because the caller was killed, the command gets SIGTERM. After a grace period, with `--at-once`
+immediately, it gets SIGKILL, and so do all processes in its session. The session has the
+supervisor's process id, so a caller can end it even if the supervisor was killed.
+
+Then the supervisor removes this user's files of /dev/shm that match a pattern and that no client
+uses. It also removes the empty folders in /tmp that Triton's Python backend makes and killed
+servers leave. The exit code is the command's. The supervisor imports only the standard library: it
+starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
