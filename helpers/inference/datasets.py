@@ -32,7 +32,7 @@ class Place:
 
     @property
     def sha256(self) -> str:
-        """Return the hash of the artifact or the user's file; the fingerprint of the user's folder."""
+        """Return the hash of the artifact or user file, or the fingerprint of a user folder."""
         if self.made and (artifact := store.find_artifact(self.made)):
             return artifact.sha256
         return store.file_digest(self.path) if self.path.is_file() else store.fingerprint(self.path)
