@@ -129,11 +129,11 @@ def _with_accuracy_control(
     samples within `bounds`. The layers that cost most on their own are the first.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
-    right = _outputs(exact, samples)
+    expected = _outputs(exact, samples)
 
     def used(names: Iterable[str]) -> float:
         outputs = _outputs(_revert_to_fp32(quantised, exact, names), samples)
-        return _bound_usage_of(zip(outputs, right, strict=True), bounds)
+        return _bound_usage_of(zip(outputs, expected, strict=True), bounds)
 
     if used([]) <= 1:
         return quantised
@@ -192,16 +192,16 @@ def _bound_usage_of(items: Iterable[Item], bounds: tuple[float, float]) -> float
     An output that is constant within a batch is scaled by its deviation over all batches.
     """
     batches = list(items)
-    outputs = zip(*(right for _, right in batches), strict=True)
+    outputs = zip(*(expected for _, expected in batches), strict=True)
     overall = [
         _deviation(np.concatenate([np.ravel(array) for array in output])) for output in outputs
     ]
     used = []
     for batch in batches:
-        for quantised, reference, other in zip(*batch, overall, strict=True):
-            apart = np.abs(np.subtract(quantised, reference, dtype=np.float64))
-            apart /= reference.std(dtype=np.float64) or other
-            used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
+        for quantised, reference, fallback in zip(*batch, overall, strict=True):
+            difference = np.abs(np.subtract(quantised, reference, dtype=np.float64))
+            difference /= reference.std(dtype=np.float64) or fallback
+            used.append((difference.max() / bounds[0], difference.mean() / bounds[1]))
     return float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1]))
 
 
@@ -230,16 +230,16 @@ def quantise_openvino(
             RangeEstimatorParametersSet,
         )
     exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    right = [tuple(exact(batch).values()) for batch in calibration]
+    expected = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
         """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
-        outputs = ((tuple(compiled(batch).values()), right) for batch, right in items)
+        outputs = ((tuple(compiled(batch).values()), expected) for batch, expected in items)
         return 1 - _bound_usage_of(outputs, bounds), None
 
     kinds = {node.get_type_name() for node in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
-    items: list[Sample] = list(zip(calibration, right, strict=True))
+    items: list[Sample] = list(zip(calibration, expected, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
     reached = RangeEstimatorParametersSet.MINMAX  # not the mean of what each batch reaches
     options = {

@@ -195,8 +195,8 @@ def _convert(source: Path, path: Path, build: Build) -> None:
             node.attr["shape"].shape.CopyFrom(tf.TensorShape(array.shape).as_proto())
     fed = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
     inputs, results = ([t.name for t in tensors] for tensors in (fed, signature.outputs))
-    named = (signature.structured_input_signature[1], signature.structured_outputs)
-    names = dict(zip([*inputs, *results], chain(*map(sorted, named)), strict=True))
+    structured = (signature.structured_input_signature[1], signature.structured_outputs)
+    names = dict(zip([*inputs, *results], chain(*map(sorted, structured)), strict=True))
     options = {"output_names": results, "opset": build.opset or TF2ONNX_OPSET}
     build.record("tf2onnx.convert.from_graph_def", "graph", input_names=inputs, **options)
     model, _ = from_graph_def(

@@ -73,13 +73,13 @@ def describe(path: Path) -> GraphFacts:
 
 def _reached(nodes: Iterable[NodeDef], tensors: list[str]) -> list[NodeDef]:
     """List the nodes that compute `tensors`; a file has others, which save and restore weights."""
-    named = {node.name: node for node in nodes}
+    nodes_by_name = {node.name: node for node in nodes}
     reached: dict[str, NodeDef] = {}
     while tensors:
         name = tensors.pop().removeprefix("^").partition(":")[0]
         if name not in reached:
-            reached[name] = named[name]
-            tensors += named[name].input
+            reached[name] = nodes_by_name[name]
+            tensors += nodes_by_name[name].input
     return list(reached.values())
 
 

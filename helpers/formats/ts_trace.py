@@ -139,6 +139,6 @@ def _wrapped(module: torch.nn.Module, names: list[str], is_bf16: bool) -> torch.
                 return tuple(result.float() for result in results)
             return results.float()
 
-    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
-    Wrapped.forward.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    Wrapped.forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return Wrapped()

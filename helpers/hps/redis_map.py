@@ -140,18 +140,18 @@ class RedisMap(Database):
     def _take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
         fields = [[key.tobytes() for key in keys[at].astype("<i8")] for _, at in parts]
-        for (partition, _), some in zip(parts, fields):
-            pipe.hmget(self._key(partition), some)
-        for (partition, _), some in zip(parts, fields):
-            self._touch(pipe, partition, some, read=True)
+        for (partition, _), names in zip(parts, fields):
+            pipe.hmget(self._key(partition), names)
+        for (partition, _), names in zip(parts, fields):
+            self._touch(pipe, partition, names, read=True)
         answers = pipe.execute()
         missing = []
         for (_, places), blobs in zip(parts, answers):
-            there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-            if there:
-                joined = b"".join(blobs[i] for i in there)
-                out[places[there]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-            missing.append(np.delete(places, there))
+            present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
+            if present:
+                joined = b"".join(blobs[i] for i in present)
+                out[places[present]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
+            missing.append(np.delete(places, present))
         return np.sort(np.concatenate(missing))
 
     def __len__(self) -> int:

@@ -56,11 +56,11 @@ class Rocks(Database):
         with self._explained():
             names = keys.astype(">i8").tobytes()
             blobs = self._db[[names[at : at + 8] for at in range(0, len(names), 8)]]
-        there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-        if there:
-            joined = b"".join(blobs[i] for i in there)
-            out[there] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-        return np.delete(np.arange(len(keys)), there)
+        present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
+        if present:
+            joined = b"".join(blobs[i] for i in present)
+            out[present] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
+        return np.delete(np.arange(len(keys)), present)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -169,14 +169,14 @@ class Table:
                     raise
                 LOG.warning("%s", error)
                 continue
-            there = np.ones(len(missing), bool)
-            there[absent] = False
-            vectors[missing[there]] = part[there]
-            present[missing[there]] = True
-            if depth and self._lift and there.any():
+            in_level = np.ones(len(missing), bool)
+            in_level[absent] = False
+            vectors[missing[in_level]] = part[in_level]
+            present[missing[in_level]] = True
+            if depth and self._lift and in_level.any():
                 with self._lock, suppress(Unavailable):
                     if before == self._updates and not before % 2:
-                        self.levels[0].insert(keys[missing[there]], part[there])
+                        self.levels[0].insert(keys[missing[in_level]], part[in_level])
         if self.cache is not None:
             present_keys, rows = keys[present], vectors[present]
             for start in range(0, len(present_keys), ROWS_PER_INSERT):

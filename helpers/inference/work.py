@@ -62,9 +62,9 @@ def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
     is not counted, and what OpenVINO raises for a file that it does not read.
     """
     model = _read(path)
-    named = {name: port for port in model.inputs for name in port.get_names()}
+    ports_by_name = {name: port for port in model.inputs for name in port.get_names()}
     # TorchScript's inputs have names of their own, and are in order
-    ports = [named.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
+    ports = [ports_by_name.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
     model.reshape({port: array.shape for port, array in zip(ports, inputs.values(), strict=True)})
     size = samples or len(next(iter(inputs.values())))
     flop, weights, looked_up = 0.0, 0, 0

@@ -99,10 +99,10 @@ def _precisions() -> str:
     instructions = {
         precision: ", ".join(formats.instructions(precision)) for precision in formats.PRODUCTS
     }
-    named = [f"{precision} by {names}" for precision, names in instructions.items() if names]
+    phrases = [f"{precision} by {names}" for precision, names in instructions.items() if names]
     if lacking := [precision for precision, names in instructions.items() if not names]:
-        named.append(f"no {', '.join(lacking)} (not faster than fp32)")
-    return "; ".join(named)
+        phrases.append(f"no {', '.join(lacking)} (not faster than fp32)")
+    return "; ".join(phrases)
 
 
 def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:

@@ -54,9 +54,9 @@ def apply_settings() -> str:
     """
     started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
-    wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
-    if wanting and _OPENMP.search(supervisor.read(Path("/proc/self/maps"))):
-        return f"OpenMP was loaded without {' '.join(wanting)}. Set it before Jupyter starts."
+    unset = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
+    if unset and _OPENMP.search(supervisor.read(Path("/proc/self/maps"))):
+        return f"OpenMP was loaded without {' '.join(unset)}. Set it before Jupyter starts."
     for name in missing:
         os.environ[name] = SETTINGS[name]
         if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):
@@ -132,10 +132,10 @@ def last_lines(log: Path, count: int = 6) -> str:
     is shown with its last two.
     """
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    telling = [line for line in lines if not NOISE.match(line)]
-    errors = [line for line in telling if ERROR.match(line)][-count:]
-    others = [line for line in telling if not ERROR.match(line)]
-    chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-2:]
+    informative = [line for line in lines if not NOISE.match(line)]
+    errors = [line for line in informative if ERROR.match(line)][-count:]
+    others = [line for line in informative if not ERROR.match(line)]
+    chosen = errors + others[len(others) - (count - len(errors)) :] if informative else lines[-2:]
     return plain(" / ".join(chosen)) or "its log is empty"
 
 
