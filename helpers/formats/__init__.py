@@ -58,7 +58,7 @@ class OperatorTime(TypedDict):
 
 
 class GraphFacts(TypedDict):
-    """What a file holds beside its weights."""
+    """The content of a file other than its weights."""
 
     operators: dict[str, int]  # by the format's own names; constants and the graph's ends left out
     opset: NotRequired[int]  # the version of ONNX's operators
@@ -92,11 +92,11 @@ class Build:
     in_image: Callable[[Path, list[str]], None] | None = None
 
     def record(self, function: str, *arguments: str, **options: object) -> None:
-        """Write down a call of a tool: `arguments` as code, `options` as values."""
-        given = [*arguments, *(f"{name}={_as_code(value)}" for name, value in options.items())]
-        line = f"{function}({', '.join(given)})"
+        """Record a call of a tool: `arguments` as code, `options` as values."""
+        items = [*arguments, *(f"{name}={_as_code(value)}" for name, value in options.items())]
+        line = f"{function}({', '.join(items)})"
         if len(line) > LONGEST_CALL:
-            line = f"{function}(\n{''.join(f'    {each},{chr(10)}' for each in given)})"
+            line = f"{function}(\n{''.join(f'    {item},{chr(10)}' for item in items)})"
         self.calls.append(line)
 
 
@@ -117,16 +117,16 @@ class Format:
     PRECISIONS: Mapping[str, tuple[str, ...]]  # on each device ("cpu", "gpu") that it runs on
     RUNTIME: tuple[str, ...]  # the modules whose versions decide what the artifact computes
     DISPLAY_NAMES: tuple[str, str]  # the names of the runtime and the format in published tables
-    # Writes the artifact of a source to a path; raises whatever the exporter raises
+    # Writes the artifact of a source to a path; raises the exporter's errors
     make: Callable[[Source, Path, Build], None]
     # Loads it with some threads within an operator for a device ("cpu", "gpu")
     load: Callable[[Path, int, str], Session]
-    # Runs it on the CPU with some threads, and tells what each operator of a run took; None if its
-    # runtime does not tell
+    # Runs it on the CPU with some threads, and returns the time of each operator of a run; None if
+    # its runtime does not report them
     profile: Callable[[Path, int, Arrays], list[OperatorTime]] | None = None
-    # Counts the operators of an artifact without running it; None if nothing tells them
+    # Counts the operators of an artifact without running it; None if nothing lists them
     describe: Callable[[Path], GraphFacts] | None = None
-    # Says what `make` asks for beside the precision; None if nothing
+    # Lists the settings of `make` other than the precision; None if there are none
     asks: Callable[[Build], list[Setting]] | None = None
     # The modules that `make` imports too, of a source or for a precision
     TOOLS: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -141,8 +141,8 @@ _GPU_WHEELS = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt-cu13"}
 @cache
 def names() -> list[str]:
     """List the formats of the package, sorted, as parameter files spell them."""
-    found = (module.name for module in iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in found if name[0] != "_")
+    modules = (module.name for module in iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in modules if name[0] != "_")
 
 
 def get(name: str) -> Format:
@@ -150,16 +150,16 @@ def get(name: str) -> Format:
     if name not in names():
         raise ParameterError(f"Unknown format '{name}'. Known formats: {', '.join(names())}.")
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    known = Format.__dataclass_fields__
-    return Format(**{each: getattr(module, each) for each in known if hasattr(module, each)})
+    fields = Format.__dataclass_fields__
+    return Format(**{key: getattr(module, key) for key in fields if hasattr(module, key)})
 
 
 def most_precisions(source: str, device: str) -> str:
     """Return the format with the most precisions on a device, of `source` and those that are made
     from it.
     """
-    found = [name for name in names() if source in (name, *get(name).SOURCES)]
-    return max(found, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
+    candidates = [name for name in names() if source in (name, *get(name).SOURCES)]
+    return max(candidates, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
 
 
 def built_for(name: str) -> tuple[str, ...]:
@@ -173,11 +173,11 @@ def missing(name: str, device: str) -> str:
         if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
         wheel = _GPU_WHEELS.get(runtime, runtime)
-        found = installed_version(wheel)
-        if device == "gpu" and not found:
+        installed = installed_version(wheel)
+        if device == "gpu" and not installed:
             return f"{name} on a gpu needs {wheel}, which is not installed"
-        if device == "gpu" and found.endswith("+cpu"):
-            return f"{name} on a gpu needs {wheel} with CUDA, but {found} is installed"
+        if device == "gpu" and installed.endswith("+cpu"):
+            return f"{name} on a gpu needs {wheel} with CUDA, but {installed} is installed"
         if device == "gpu" and runtime == "onnxruntime" and installed_version(runtime):
             return f"{name} on a gpu needs {wheel} without {runtime}, which has the same files"
     return ""
@@ -190,7 +190,7 @@ def distribution(module: str) -> str:
 
 
 def installed_version(name: str) -> str:
-    """Look up the version of a distribution; empty if it is not installed."""
+    """Return the version of a distribution; empty if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -3,9 +3,9 @@
 Weights have a scale for each output channel, activations one for each tensor (Jacob et al.,
 arXiv 1712.05877; Nagel et al., arXiv 2106.08295).
 
-A processor without VNNI adds two products of 8 bits in 16, where they may not fit. There weights
-have 7 bits if with 8 the outputs are too far from those in fp32, or if nobody says how far they may
-be (ONNX Runtime's "reduce range", NNCF's "overflow fix").
+A CPU without VNNI adds two products of 8 bits in 16, where they may not fit. There weights have 7
+bits if 8 bits exceed the tolerances, or if there are no tolerances (ONNX Runtime's "reduce range",
+NNCF's "overflow fix").
 """
 
 import io
@@ -56,10 +56,10 @@ def quantise_onnx(
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
     that is to be int8: ONNX Runtime computes in int8 what stands between two such pairs.
 
-    An activation's range is what the samples reach. While the outputs of the samples are further
-    from those in fp32 than `bounds`, as in `quantise_openvino`, the layer that costs most accuracy
-    goes back to fp32. `symmetric` is what TensorRT reads: ranges with 0 in their middle, and biases
-    that stay in fp32. `record` is told of the call.
+    An activation's range is that of the samples. While the outputs of the samples exceed `bounds`,
+    as in `quantise_openvino`, the layer that costs most accuracy goes back to fp32. `symmetric` is
+    what TensorRT reads: ranges with 0 in their middle, and biases in fp32. `record` records the
+    call.
     """
     import onnx
     from onnxruntime import quantization
@@ -77,7 +77,7 @@ def quantise_onnx(
         folded = Path(folder) / path.name  # batch normalisation within the convolution before it
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         exact = onnx.load(folded)
-        has_convolutions = bool(CONVOLUTIONS & {each.op_type for each in exact.graph.node})
+        has_convolutions = bool(CONVOLUTIONS & {node.op_type for node in exact.graph.node})
         ranges = [False] if symmetric else _ranges(bounds)  # on a GPU nothing overflows
         for reduced in ranges:
             options = {
@@ -96,8 +96,8 @@ def quantise_onnx(
             }
             quantization.quantize_static(str(folded), str(path), Reader(), **options)
             quantised = onnx.load(path)
-            if not has_convolutions:  # whatever else takes a product's input takes it unrounded
-                others = [each.name for each in exact.graph.node if each.op_type not in PRODUCTS]
+            if not has_convolutions:  # other operators take a product's input unrounded
+                others = [node.name for node in exact.graph.node if node.op_type not in PRODUCTS]
                 quantised = _revert_to_fp32(quantised, exact, others)
             if reduced == ranges[-1] or _bound_usage(bounds, exact, quantised, calibration) <= 1:
                 break
@@ -113,10 +113,10 @@ def _bound_usage(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> float:
-    """Return how much of `bounds` a graph uses, of some of the samples."""
+    """Return the share of `bounds` that a graph uses for some of the samples."""
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
-    found = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
-    return _bound_usage_of(found, bounds)
+    pairs = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
+    return _bound_usage_of(pairs, bounds)
 
 
 def _with_accuracy_control(
@@ -125,19 +125,19 @@ def _with_accuracy_control(
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> "onnx.ModelProto":
-    """Return `quantised` with as few of its layers in fp32, as they are in `exact`, as keep the
-    outputs of the samples within `bounds`: first those that cost most on their own.
+    """Return `quantised` with the fewest fp32 layers, from `exact`, that keep the outputs of the
+    samples within `bounds`. The layers that cost most on their own are the first.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
-    right = _outputs(exact, samples)
+    expected = _outputs(exact, samples)
 
     def used(names: Iterable[str]) -> float:
-        found = _outputs(_revert_to_fp32(quantised, exact, names), samples)
-        return _bound_usage_of(zip(found, right, strict=True), bounds)
+        outputs = _outputs(_revert_to_fp32(quantised, exact, names), samples)
+        return _bound_usage_of(zip(outputs, expected, strict=True), bounds)
 
     if used([]) <= 1:
         return quantised
-    layers = [each.name for each in exact.graph.node if each.op_type in {*PRODUCTS, *CONVOLUTIONS}]
+    layers = [node.name for node in exact.graph.node if node.op_type in {*PRODUCTS, *CONVOLUTIONS}]
     costliest = sorted(layers, key=lambda name: used([name]))
     for count in range(1, len(layers)):
         if used(costliest[:count]) <= 1:
@@ -160,9 +160,9 @@ def _revert_to_fp32(
     """Return a copy of `quantised` whose nodes `names` have their inputs in `exact`."""
     from onnx import ModelProto
 
-    found = ModelProto()
-    found.CopyFrom(quantised)
-    graph, inputs = found.graph, {each.name: list(each.input) for each in exact.graph.node}
+    reverted = ModelProto()
+    reverted.CopyFrom(quantised)
+    graph, inputs = reverted.graph, {node.name: list(node.input) for node in exact.graph.node}
     chosen = set(names) - {""}
     for node in graph.node:
         if node.name in chosen:
@@ -170,38 +170,38 @@ def _revert_to_fp32(
     while idle := _unused_nodes(graph):
         for node in idle:
             graph.node.remove(node)
-    made = {name for node in graph.node for name in node.output}  # of biases too, from their int32
-    read = {name for node in graph.node for name in node.input} - made
-    stored = {each.name: each for each in (*exact.graph.initializer, *graph.initializer)}
+    # of biases too, from their int32
+    produced = {name for node in graph.node for name in node.output}
+    read = {name for node in graph.node for name in node.input} - produced
+    stored = {tensor.name: tensor for tensor in (*exact.graph.initializer, *graph.initializer)}
     del graph.initializer[:]
-    graph.initializer.extend(each for name, each in stored.items() if name in read)
-    return found
+    graph.initializer.extend(tensor for name, tensor in stored.items() if name in read)
+    return reverted
 
 
 def _unused_nodes(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
-    """List the nodes whose results nobody reads."""
+    """List the nodes whose results no other node and no output reads."""
     read = {name for node in graph.node for name in node.input}
-    read |= {each.name for each in graph.output}
+    read |= {output.name for output in graph.output}
     return [node for node in graph.node if not read & set(node.output)]
 
 
 def _bound_usage_of(items: Iterable[Item], bounds: tuple[float, float]) -> float:
-    """Return how much of `bounds` the outputs of some batches use, of (found, right) each: up to 1
-    is within them.
+    """Return the share of `bounds` that the outputs of some batches use; up to 1 is within them.
 
-    An output that is constant within a batch has its deviation over all batches.
+    An output that is constant within a batch is scaled by its deviation over all batches.
     """
     batches = list(items)
-    outputs = zip(*(right for _, right in batches), strict=True)
+    outputs = zip(*(expected for _, expected in batches), strict=True)
     overall = [
-        _deviation(np.concatenate([np.ravel(each) for each in output])) for output in outputs
+        _deviation(np.concatenate([np.ravel(array) for array in output])) for output in outputs
     ]
     used = []
     for batch in batches:
-        for found, reference, other in zip(*batch, overall, strict=True):
-            apart = np.abs(np.subtract(found, reference, dtype=np.float64))
-            apart /= reference.std(dtype=np.float64) or other
-            used.append((apart.max() / bounds[0], apart.mean() / bounds[1]))
+        for quantised, reference, fallback in zip(*batch, overall, strict=True):
+            difference = np.abs(np.subtract(quantised, reference, dtype=np.float64))
+            difference /= reference.std(dtype=np.float64) or fallback
+            used.append((difference.max() / bounds[0], difference.mean() / bounds[1]))
     return float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1]))
 
 
@@ -216,11 +216,11 @@ def quantise_openvino(
     bounds: tuple[float, float],
     record: Record = lambda *_, **__: None,
 ) -> "openvino.Model":
-    """Quantise by NNCF. While the outputs of the samples are further from those in fp32 than
-    `bounds`, the layer that costs most accuracy goes back to fp32.
+    """Quantise by NNCF. While the outputs of the samples exceed `bounds`, the layer that costs
+    most accuracy goes back to fp32.
 
     `bounds` are the largest max and mean difference, in standard deviations of each output.
-    `record` is told of the call.
+    `record` records the call.
     """
     import openvino
 
@@ -230,16 +230,16 @@ def quantise_openvino(
             RangeEstimatorParametersSet,
         )
     exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    right = [tuple(exact(batch).values()) for batch in calibration]
+    expected = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
         """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
-        found = ((tuple(compiled(batch).values()), right) for batch, right in items)
-        return 1 - _bound_usage_of(found, bounds), None
+        outputs = ((tuple(compiled(batch).values()), expected) for batch, expected in items)
+        return 1 - _bound_usage_of(outputs, bounds), None
 
-    kinds = {each.get_type_name() for each in model.get_ops()}
+    kinds = {node.get_type_name() for node in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
-    items: list[Sample] = list(zip(calibration, right, strict=True))
+    items: list[Sample] = list(zip(calibration, expected, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
     reached = RangeEstimatorParametersSet.MINMAX  # not the mean of what each batch reaches
     options = {
@@ -247,7 +247,7 @@ def quantise_openvino(
         "preset": nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
         "ignored_scope": nncf.IgnoredScope(types=ignored, validate=False),
     }
-    given = {"subset_size": len(calibration), "preset": options["preset"]}
+    recorded = {"subset_size": len(calibration), "preset": options["preset"]}
     scope = f"ignored_scope=nncf.IgnoredScope(types={ignored})"
     with _quiet():
         for reduced in _ranges(bounds):
@@ -257,11 +257,11 @@ def quantise_openvino(
             )
             quantised = nncf.quantize(model, samples, advanced_parameters=advanced, **options)
             if measure(openvino.Core().compile_model(quantised, "CPU"), items)[0] >= 0:
-                record("nncf.quantize", "model", "samples", scope, **given)
+                record("nncf.quantize", "model", "samples", scope, **recorded)
                 return quantised
-        # this quantises once more, and runs the fp32 graph over all samples: seldom needed
+        # rarely needed: this quantises once more, and runs the fp32 graph over all samples
         of = "nncf.quantize_with_accuracy_control"
-        record(of, "model", "samples", "samples", "measure", scope, max_drop=1.0, **given)
+        record(of, "model", "samples", "samples", "measure", scope, max_drop=1.0, **recorded)
         return nncf.quantize_with_accuracy_control(
             model,
             samples,
@@ -275,7 +275,7 @@ def quantise_openvino(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress progress bars, and what the quantisers say of their own steps."""
+    """Suppress progress bars, and the messages of the quantisers on their steps."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -44,7 +44,7 @@ class OnnxSession:
         import torch
 
         device = self._device
-        tensors = {name: torch.as_tensor(each, device=device) for name, each in inputs.items()}
+        tensors = {name: torch.as_tensor(value, device=device) for name, value in inputs.items()}
         binding = self._session.io_binding()
         for name, tensor in tensors.items():
             element = str(tensor.dtype).removeprefix("torch.")
@@ -54,12 +54,12 @@ class OnnxSession:
         if device == "cuda":
             torch.cuda.synchronize()  # ONNX Runtime reads the inputs on a stream of its own
         self._session.run_with_iobinding(binding)
-        found = {}
+        outputs = {}
         for output, value in zip(self._session.get_outputs(), binding.get_outputs(), strict=True):
             tensor = torch.from_dlpack(value)
             is_bool = output.type == "tensor(bool)"  # DLPack carries it as a byte
-            found[output.name] = tensor.view(torch.bool) if is_bool else tensor
-        return found
+            outputs[output.name] = tensor.view(torch.bool) if is_bool else tensor
+        return outputs
 
 
 load = OnnxSession
@@ -76,7 +76,7 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
-    """Read ONNX Runtime's trace of some runs, of which the fastest counts."""
+    """Return the operators' times in the fastest of some runs, from ONNX Runtime's trace."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -87,18 +87,18 @@ def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
         for _ in range(PROFILED_RUNS + 1):
             session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
-    runs = [each for each in events if each["name"] == "model_run"]
+    runs = [event for event in events if event["name"] == "model_run"]
     fastest = min(runs[1:], key=lambda run: run["dur"])
     begin, end = fastest["ts"], fastest["ts"] + fastest["dur"]
-    found: list[OperatorTime] = []
+    times: list[OperatorTime] = []
     for event in events:
         if event["cat"] != "Node" or not begin <= event["ts"] < end:
             continue
         node = event["args"]
         kernel = node["provider"].removesuffix("ExecutionProvider")
         kernel += ", NCHWc" if "_nchwc" in event["name"] else ""
-        types = [name for each in node["input_type_shape"] for name in each]
+        types = [name for tensor in node["input_type_shape"] for name in tensor]
         precision = PRECISION_OF.get(types[0], types[0]) if types else ""
         ms = event["dur"] / 1000
-        found.append({"kind": node["op_name"], "kernel": kernel, "precision": precision, "ms": ms})
-    return found
+        times.append({"kind": node["op_name"], "kernel": kernel, "precision": precision, "ms": ms})
+    return times

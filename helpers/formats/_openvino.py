@@ -35,8 +35,8 @@ load = OpenVinoSession
 
 
 def block_telemetry() -> None:
-    """Keep OpenVINO and NNCF from reporting their use over the network: they do so when they are
-    imported, unless this package of theirs cannot be.
+    """Keep OpenVINO and NNCF from reporting their use over the network. They do so when they are
+    imported, unless their package `openvino_telemetry` cannot be imported.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
@@ -57,8 +57,9 @@ def _compiled(path: Path, threads: int, **more: bool) -> openvino.CompiledModel:
 
 
 def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
-    """Read the execution graph after some runs: its times are means of all runs so far, so that of
-    the first, which is slow, is taken out.
+    """Return the operators' times from the execution graph after some runs.
+
+    Its times are means of all runs so far, so the slow first run is subtracted.
     """
     compiled = _compiled(path, threads, PERF_COUNT=True)
     request = compiled.create_infer_request()
@@ -77,12 +78,12 @@ def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
     first = executed()
     for _ in range(_RUNS):
         request.infer(inputs)
-    found: list[OperatorTime] = []
+    times: list[OperatorTime] = []
     for name, info in executed().items():
-        kind, kernel, precision = (info[each] for each in _FIELDS)
+        kind, kernel, precision = (info[field] for field in _FIELDS)
         total = int(info[_MICROSECONDS]) * (_RUNS + 1)
         once = int(first[name][_MICROSECONDS]) if name in first else 0
         ms = max(0.0, (total - once) / _RUNS / 1000)
         precision = _NAMES.get(precision, precision)
-        found.append({"kind": kind, "kernel": kernel, "precision": precision, "ms": ms})
-    return found
+        times.append({"kind": kind, "kernel": kernel, "precision": precision, "ms": ms})
+    return times

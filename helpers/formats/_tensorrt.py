@@ -1,11 +1,11 @@
 """TensorRT through its Python API: engines, and TF-TRT, SavedModels with engines in TensorFlow.
 
-    python _tensorrt.py REQUEST.json      builds what the request asks for, in the request's folder
+    python _tensorrt.py REQUEST.json      builds the request's target, in the request's folder
 
-This file is the runtime of both formats and is run inside NVIDIA's images of older releases. So it
-imports nothing of this package, and builds with Python 3.8, TensorRT 7.2 to 10, and TensorFlow up
-to 2.17, the last with TensorRT (github.com/tensorflow/tensorflow/releases/tag/v2.17.0). An engine
-runs with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
+This file is the runtime of both formats, and runs inside NVIDIA's images of older releases. So it
+imports nothing of this package. It builds with Python 3.8, TensorRT 7.2 to 10 and TensorFlow up to
+2.17, the last with TensorRT (github.com/tensorflow/tensorflow/releases/tag/v2.17.0). An engine runs
+with TensorRT 10 and PyTorch, which keeps its tensors on the GPU.
 
 Nothing after `require_driver` has run on a machine without a GPU.
 Source: TensorRT's documentation, "Python API" and "Working with Dynamic Shapes".
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from helpers.formats import Array, Arrays
 
-FACTS = "engine.json"  # in the folder of an engine: what built it and for what
+FACTS = "engine.json"  # in the folder of an engine: its TensorRT version and its settings
 TIMINGS = ".tensorrt-timings-"  # and its version: TensorRT's timing cache
 WORKSPACE_BYTES = 8 * 2**30  # scratch: as NVIDIA's BERT and Wide & Deep; no layer needs more
 MAX_GRAPHS = 16  # each has an execution context, with memory of its own
@@ -56,20 +56,19 @@ def profile(
 ) -> dict[str, dict[str, list[int]]]:
     """Return the minimum, optimal and maximum shape of each input.
 
-    A flat one has `samples` now, each with some of its elements.
-
-    The engine is tuned for the largest batch, as in NVIDIA's conversions.
+    A flat input holds `samples` samples of several elements. The engine is tuned for the largest
+    batch, as in NVIDIA's conversions.
     """
-    found = {}
+    shapes = {}
     for name, array in inputs.items():
-        own = len(array) // (samples or len(array))
-        largest = [own * max_batch_size, *array.shape[1:]]
-        found[name] = {"min": [own, *array.shape[1:]], "opt": largest, "max": largest}
-    return found
+        elements = len(array) // (samples or len(array))
+        largest = [elements * max_batch_size, *array.shape[1:]]
+        shapes[name] = {"min": [elements, *array.shape[1:]], "opt": largest, "max": largest}
+    return shapes
 
 
 def build(request: Request, folder: Path) -> None:
-    """Build what `request` asks for in `folder`; raise RuntimeError with the reason if it fails."""
+    """Build the target of `request` in `folder`; raise RuntimeError with the reason if it fails."""
     require_driver()
     if request["target"].endswith(SAVED_MODEL):
         _build_saved_model(request, folder)
@@ -111,8 +110,8 @@ def _build_engine(request: Request, folder: Path) -> None:
         config.max_workspace_size = WORKSPACE_BYTES
     _set_precision(trt, config, request["precision"])
     shapes = builder.create_optimization_profile()
-    for name, each in request["profile"].items():
-        shapes.set_shape(name, each["min"], each["opt"], each["max"])
+    for name, limits in request["profile"].items():
+        shapes.set_shape(name, limits["min"], limits["opt"], limits["max"])
     config.add_optimization_profile(shapes)
     timings = folder / f"{TIMINGS}{trt.__version__}"
     cache = _timing_cache(config, timings)
@@ -123,13 +122,13 @@ def _build_engine(request: Request, folder: Path) -> None:
     (folder / request["target"]).write_bytes(bytes(plan))
     if cache:
         timings.write_bytes(bytes(cache.serialize()))
-    facts = {
+    metadata = {
         "precision": request["precision"],
         "profile": request["profile"],
         "cuda_graphs": request["cuda_graphs"],
         "tensorrt": trt.__version__,
     }
-    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / FACTS).write_text(json.dumps(metadata, indent=1) + "\n")
 
 
 def _set_precision(trt: Any, config: Any, precision: str) -> None:
@@ -175,7 +174,7 @@ def _build_saved_model(request: Request, folder: Path) -> None:
     def batches() -> Iterator[dict[str, tensorflow.Tensor]]:
         specs = function.structured_input_signature[1]
         for end in ("min", "max"):  # the two ends of the range
-            shapes = {name: each[end] for name, each in request["profile"].items()}
+            shapes = {name: limits[end] for name, limits in request["profile"].items()}
             yield {name: tf.zeros(shapes[name], specs[name].dtype) for name in shapes}
 
     converter.build(input_fn=batches)
@@ -197,13 +196,15 @@ class TensorRtSession:
     """An engine with its execution contexts: one for any shape, and one for each CUDA graph."""
 
     def __init__(self, path: Path) -> None:
-        facts = json.loads(path.with_name(FACTS).read_text())
+        metadata = json.loads(path.with_name(FACTS).read_text())
         import tensorrt as trt
         import torch
 
-        if trt.__version__ != facts["tensorrt"]:
-            made, here = facts["tensorrt"], trt.__version__
-            raise RuntimeError(f"TensorRT {made} built the engine, but {here} runs. Convert again.")
+        if trt.__version__ != metadata["tensorrt"]:
+            built, here = metadata["tensorrt"], trt.__version__
+            raise RuntimeError(
+                f"TensorRT {built} built the engine, but {here} runs. Convert again."
+            )
         self._torch = torch
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
         self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
@@ -219,14 +220,16 @@ class TensorRtSession:
         }
         self._stream = torch.cuda.Stream()
         self._context = self._engine.create_execution_context()
-        self._with_graphs = facts["cuda_graphs"]
+        self._with_graphs = metadata["cuda_graphs"]
         self._graphs: dict[int, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {}
 
     def run(self, inputs: Arrays) -> Arrays:
-        return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
+        return {name: tensor.cpu().numpy() for name, tensor in self.run_on_device(inputs).items()}
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be on the GPU and outputs stay there until the next call."""
+        """Run as `run` does, but inputs may be on the GPU, and outputs stay there until the next
+        call.
+        """
         torch = self._torch
         size = len(inputs[self._inputs[0]])
         self._stream.wait_stream(torch.cuda.current_stream())  # where the inputs may be made

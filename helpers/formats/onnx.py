@@ -1,6 +1,7 @@
-"""ONNX with a dynamic batch, run by ONNX Runtime. A PyTorch network is exported by the dynamo
-exporter, or by the older one where the server needs an old opset or there is a recurrent layer; a
-SavedModel by tf2onnx.
+"""ONNX with a dynamic batch, run by ONNX Runtime.
+
+The dynamo exporter exports a PyTorch network. The older exporter does so if the server needs an old
+opset, or if the network has a recurrent layer. tf2onnx converts a SavedModel.
 """
 
 import logging
@@ -43,8 +44,8 @@ LARGE = 100_000  # bytes; weights above this size are hidden from tf2onnx
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Export a network, convert a SavedModel or save a graph as one file with its weights, of 2 GB
-    at most; or make an ONNX file int8.
+    """Export a network, convert a SavedModel, save a graph or quantise an ONNX file to int8. The
+    result is one file with its weights, of 2 GB at most.
     """
     if build.precision == "int8":
         _quantise(source, path, build)
@@ -58,11 +59,11 @@ def make(source: Source, path: Path, build: Build) -> None:
 
 
 def describe(path: Path) -> GraphFacts:
-    """Count the operators of a file, those of branches and loops too, and name its opset."""
+    """Count the operators of a file, with those of branches and loops, and read its opset."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    (opset,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     return {"operators": dict(Counter(_kinds(model.graph))), "opset": opset}
 
 
@@ -99,7 +100,7 @@ def _export(network: "torch.nn.Module", path: Path, build: Build) -> None:
 
     module = deepcopy(network).half() if build.precision == "fp16" else network
     is_old = (torch.nn.RNNBase, torch.jit.ScriptModule)  # what only the older exporter takes
-    is_recurrent = any(isinstance(each, is_old) for each in module.modules())
+    is_recurrent = any(isinstance(layer, is_old) for layer in module.modules())
     is_batched = len(next(iter(build.inputs.values()))) > 1  # else the batch of one is fixed
     if opset := build.opset or (RECURRENT_OPSET if is_recurrent else None):
         free = (*build.inputs, *build.outputs) if is_batched else ()
@@ -144,7 +145,7 @@ def _halve_outputs(path: Path) -> None:
     for name in fp32:
         for node in model.graph.node:
             for names in (node.input, node.output):
-                names[:] = [f"{each}_fp32" if each == name else each for each in names]
+                names[:] = [f"{tensor}_fp32" if tensor == name else tensor for tensor in names]
         model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}_fp32"], [name], to=half))
         types[name].elem_type = half
     if fp32:
@@ -153,7 +154,7 @@ def _halve_outputs(path: Path) -> None:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Suppress what TensorFlow's C++ code prints whatever its log level is."""
+    """Suppress what TensorFlow's C++ code prints at every log level."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as sink:
@@ -194,15 +195,15 @@ def _convert(source: Path, path: Path, build: Build) -> None:
             node.attr["shape"].shape.CopyFrom(tf.TensorShape(array.shape).as_proto())
     fed = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
     inputs, results = ([t.name for t in tensors] for tensors in (fed, signature.outputs))
-    named = (signature.structured_input_signature[1], signature.structured_outputs)
-    names = dict(zip([*inputs, *results], chain(*map(sorted, named)), strict=True))
+    structured = (signature.structured_input_signature[1], signature.structured_outputs)
+    names = dict(zip([*inputs, *results], chain(*map(sorted, structured)), strict=True))
     options = {"output_names": results, "opset": build.opset or TF2ONNX_OPSET}
     build.record("tf2onnx.convert.from_graph_def", "graph", input_names=inputs, **options)
     model, _ = from_graph_def(
         graph, input_names=[*inputs, *weights], tensors_to_rename=names, **options
     )
-    for each in [each for each in model.graph.input if each.name in weights]:
-        model.graph.input.remove(each)
+    for tensor in [tensor for tensor in model.graph.input if tensor.name in weights]:
+        model.graph.input.remove(tensor)
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in weights.items()
     )

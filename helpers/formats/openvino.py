@@ -42,7 +42,7 @@ def describe(path: Path) -> GraphFacts:
     _openvino.block_telemetry()
     import openvino
 
-    kinds = [each.get_type_name() for each in openvino.Core().read_model(path).get_ops()]
+    kinds = [node.get_type_name() for node in openvino.Core().read_model(path).get_ops()]
     return {"operators": dict(Counter(kind for kind in kinds if kind not in _NO_OPERATORS))}
 
 

@@ -58,36 +58,36 @@ load = SavedModelSession
 
 
 def describe(path: Path) -> GraphFacts:
-    """Count the operators that the signature runs, those of the functions that it calls too."""
+    """Count the operators of the signature and of the functions that it calls."""
     _tensorflow_alone()
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     saved = SavedModel()
     saved.ParseFromString((path / "saved_model.pb").read_bytes())
-    meta = next(each for each in saved.meta_graphs if SIGNATURE in each.signature_def)
+    meta = next(graph for graph in saved.meta_graphs if SIGNATURE in graph.signature_def)
     graph, signature = meta.graph_def, meta.signature_def[SIGNATURE]
-    functions = {each.signature.name: each.node_def for each in graph.library.function}
-    reached = _reached(graph.node, [each.name for each in signature.outputs.values()])
+    functions = {function.signature.name: function.node_def for function in graph.library.function}
+    reached = _reached(graph.node, [tensor.name for tensor in signature.outputs.values()])
     return {"operators": dict(Counter(_kinds(reached, functions)))}
 
 
 def _reached(nodes: Iterable[NodeDef], tensors: list[str]) -> list[NodeDef]:
     """List the nodes that compute `tensors`; a file has others, which save and restore weights."""
-    named = {node.name: node for node in nodes}
-    found: dict[str, NodeDef] = {}
+    nodes_by_name = {node.name: node for node in nodes}
+    reached: dict[str, NodeDef] = {}
     while tensors:
         name = tensors.pop().removeprefix("^").partition(":")[0]
-        if name not in found:
-            found[name] = named[name]
-            tensors += named[name].input
-    return list(found.values())
+        if name not in reached:
+            reached[name] = nodes_by_name[name]
+            tensors += nodes_by_name[name].input
+    return list(reached.values())
 
 
 def _kinds(nodes: Iterable[NodeDef], functions: Mapping[str, Iterable[NodeDef]]) -> Iterator[str]:
-    """Yield the operators of nodes and of the functions they call; a plain call is none itself."""
+    """Yield the operators of nodes and of the functions that they call, without the plain calls."""
     for node in nodes:
-        called = [each.func.name for each in node.attr.values() if each.HasField("func")]
-        called += [func.name for each in node.attr.values() for func in each.list.func]
+        called = [value.func.name for value in node.attr.values() if value.HasField("func")]
+        called += [func.name for value in node.attr.values() for func in value.list.func]
         for name in called:
             yield from _kinds(functions.get(name, ()), functions)
         if node.op not in _NO_OPERATORS and "f" not in node.attr:
@@ -110,9 +110,7 @@ def _tensorflow_alone() -> ModuleType:
 
 
 def make(source: Source, path: Path, build: Build) -> None:
-    """Save a Keras model that takes a dict of tensors; the batch dimension is left open. A
-    SavedModel is taken as it is.
-    """
+    """Save a Keras model that takes a dict of tensors, with any batch size; copy a SavedModel."""
     if isinstance(source, Path):
         shutil.copytree(source, path)
         return
@@ -131,7 +129,7 @@ def make(source: Source, path: Path, build: Build) -> None:
         for name, array in build.inputs.items()
     }
     module = tf.Module()
-    # TensorFlow's own: Keras' are saved beside them, and a server would restore those instead
+    # TensorFlow's own variables: a server would restore Keras' variables, if they were saved too
     module.variables_of_network = [variable.value for variable in source.variables]
     module.compute = tf.function(compute)
     signature = module.compute.get_concrete_function(**specs)
@@ -139,8 +137,8 @@ def make(source: Source, path: Path, build: Build) -> None:
         _save_frozen(signature, path, build)
     else:
         tf.saved_model.save(module, str(path), signatures={SIGNATURE: signature})
-        given = f"signatures={{'{SIGNATURE}': signature}}"
-        build.record("tf.saved_model.save", "module", f"'{FILE}'", given)
+        signatures = f"signatures={{'{SIGNATURE}': signature}}"
+        build.record("tf.saved_model.save", "module", f"'{FILE}'", signatures)
 
 
 def _save_frozen(
@@ -149,8 +147,8 @@ def _save_frozen(
     """Save a function as TensorFlow 1 did, with its weights as constants.
 
     Old TensorFlows know neither the operations by which today's reads a variable nor the attributes
-    that it writes with their default values. TensorFlow copies the graph many times meanwhile, so
-    large weights are put into the written file: with Wide & Deep's 367 MB a process took 7 GB.
+    that it writes with their default values. TensorFlow copies the graph many times: with Wide &
+    Deep's 367 MB a process took 7 GB. So large weights are inserted into the written file.
     """
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -179,8 +177,8 @@ def _save_frozen(
             {SIGNATURE: v1.saved_model.predict_signature_def(inputs, outputs)},
             strip_default_attrs=True,
         )
-        given = f"['{v1.saved_model.tag_constants.SERVING}']", f"{{'{SIGNATURE}': signature}}"
-        build.record("builder.add_meta_graph_and_variables", "session", *given)
+        arguments = f"['{v1.saved_model.tag_constants.SERVING}']", f"{{'{SIGNATURE}': signature}}"
+        build.record("builder.add_meta_graph_and_variables", "session", *arguments)
         file = Path(os.fsdecode(builder.save()))
     saved = SavedModel.FromString(file.read_bytes())
     for node in saved.meta_graphs[0].graph_def.node:

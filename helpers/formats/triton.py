@@ -1,5 +1,5 @@
-"""A model of a Triton repository, served as it is by the backend that its own configuration names:
-nothing is made of it, and this process has no runtime for it.
+"""A model of a Triton repository. The backend that its configuration names serves it unchanged. No
+file is exported from it, and this process has no runtime for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """TensorRT: an engine for one kind of GPU and one version of TensorRT, from ONNX or a SavedModel,
 for any batch up to the largest.
 
-A server can load only what its own TensorRT built. So the engine for a container is built in
-NVIDIA's TensorRT image of the container's release, and the one for the embedded server in this
-process. Source: github.com/triton-inference-server/server/issues/3173, which recommends that image.
+A server can load only what its own TensorRT built. So an engine for a container is built in
+NVIDIA's TensorRT image of the container's release. An engine for the embedded server is built in
+this process. Source: github.com/triton-inference-server/server/issues/3173, which recommends that
+image.
 """
 
 import json

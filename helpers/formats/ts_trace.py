@@ -1,9 +1,9 @@
 """TorchScript by tracing: the operations of one run through the network, run by PyTorch.
 
 Floating-point inputs and outputs of a bf16 network are cast inside the graph, because neither numpy
-nor Triton's clients have bf16. The arguments of `forward` have the names of the inputs: Triton's
-PyTorch backend matches inputs by these names, or by an index at the end of a name
-(pytorch_backend, libtorch.cc, GetNamingConvention), and the indices of TFT's inputs have gaps.
+nor Triton's clients have bf16. The arguments of `forward` have the names of the inputs. Triton's
+PyTorch backend matches inputs by these names, or by an index at the end of a name. The indices of
+TFT's inputs have gaps. Source: pytorch_backend, libtorch.cc, GetNamingConvention.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class TorchScriptSession:
         self._inputs, self._outputs = tensors["inputs"], tensors["outputs"]
 
     def run(self, inputs: Arrays) -> Arrays:
-        return {name: each.cpu().numpy() for name, each in self.run_on_device(inputs).items()}
+        return {name: tensor.cpu().numpy() for name, tensor in self.run_on_device(inputs).items()}
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Like `run`, but inputs may be tensors on the device and outputs stay there."""
+        """Run as `run` does, but inputs may be tensors on the device, and outputs stay there."""
         import torch
 
         with torch.inference_mode():
@@ -139,6 +139,6 @@ def _wrapped(module: torch.nn.Module, names: list[str], is_bf16: bool) -> torch.
                 return tuple(result.float() for result in results)
             return results.float()
 
-    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
-    Wrapped.forward.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    Wrapped.forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return Wrapped()

@@ -8,7 +8,7 @@ __all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is needed when it is asked for: a parameter file needs the settings alone."""
+    """Import `load` at its first use: a parameter file needs the settings alone."""
     if name == "load":
         from .session import load
 

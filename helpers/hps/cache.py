@@ -1,5 +1,5 @@
-"""The embedding cache: a part of one table's rows in a set-associative array, from which the least
-recently used go first. Like all of this room it imports nothing else of the package.
+"""The embedding cache: a part of one table's rows in a set-associative array with LRU
+eviction. Like all modules of this package it imports nothing else of `helpers`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 WAYS = 8  # rows of a set; its keys fill one line of a processor's cache
 SHIFT = 3
-NEVER = -1  # the stamp of a row that holds nothing
+NEVER = -1  # the stamp of an empty row
 
 
 def number_of_sets(rows: int) -> int:
-    """Count the sets of a cache of at least `rows`: two at least, as an empty row of a set holds a
-    key that belongs to another one.
+    """Return the number of sets of a cache of at least `rows`. There are at least two, as an empty
+    row of a set holds a key of another set.
     """
     return max(2, -(-rows // WAYS))
 
@@ -32,8 +32,8 @@ class Cache:
     """At least `rows` rows of float32 [width]; a key's set is its remainder, so that keys in
     sequence fill all sets alike. A reader never sees half of a vector.
 
-    The rows of one way lie together: those of a set would be at distances of powers of two, and
-    the hot ones, which have small keys, would push one another out of the processor's caches.
+    The rows of one way are adjacent. Adjacent rows of a set would put the hot rows, which have
+    small keys, at distances of powers of two. They would evict one another from the CPU's caches.
     """
 
     def __init__(self, rows: int, width: int) -> None:
@@ -42,7 +42,7 @@ class Cache:
         self._keys[:] = (np.arange(self._sets) + 1)[:, None] % self._sets  # no key of this set
         self._stamps = np.full(self._sets * WAYS, NEVER, np.int64)
         self._vectors = np.zeros((self._sets * WAYS, width), np.float32)
-        self._first = np.zeros(self._sets * WAYS, np.int32)  # scratch: who asked last for a row
+        self._first = np.zeros(self._sets * WAYS, np.int32)  # scratch: the last key of each row
         self._tick = 0
         self._lock = Lock()
 
@@ -54,12 +54,13 @@ class Cache:
     def nbytes(self) -> int:
         """Return the bytes that it takes in memory."""
         arrays = (self._keys, self._stamps, self._vectors, self._first)
-        return sum(each.nbytes for each in arrays)
+        return sum(array.nbytes for array in arrays)
 
     def fetch(self, keys: Keys, out: Vectors) -> tuple[Places, int]:
-        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width]; what it then has for
-        the missing means nothing. Give the places of the missing in `keys`, and how many different
-        keys were found.
+        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width].
+
+        Rows of missing keys are undefined. Return the indices of the missing keys, and the number
+        of different keys that are present.
         """
         with self._lock:
             places, rows = self._find(keys)
@@ -76,9 +77,10 @@ class Cache:
         return missing, different
 
     def insert(self, keys: Keys, vectors: Vectors, only_present: bool = False) -> int:
-        """Write vectors [n, width] of different keys [n]: over those that are here, and else,
-        unless `only_present`, in place of the least recently used. Where more keys than a set has
-        rows fall into it, the last ones stay. Give how many keys were evicted.
+        """Write vectors [n, width] of different keys [n], and return how many keys were evicted.
+
+        Present keys get new vectors. Unless `only_present`, the others replace the least recently
+        used. If a set gets more keys than it has rows, the last ones are kept.
         """
         with self._lock:
             places, rows = self._find(keys)
@@ -90,28 +92,28 @@ class Cache:
             return self._insert(keys[missing], vectors[missing])
 
     def keys(self) -> Keys:
-        """Return all keys that it holds."""
+        """Return all keys."""
         with self._lock:
             held: Keys = self._keys.T.reshape(-1)[self._stamps != NEVER]
             return held
 
     def _find(self, keys: Keys) -> tuple[Places, Places]:
-        """Return the places of the keys that are here, and their rows."""
+        """Return the indices of the present keys, and their rows."""
         sets: Any = self._set_of(keys)
         same = np.take(self._keys, sets, axis=0, mode="clip") == keys[:, None]
-        found = np.flatnonzero(same)  # a key is in one row at most
-        places = found >> SHIFT
+        hits = np.flatnonzero(same)  # a key is in one row at most
+        places = hits >> SHIFT
         if len(places) < len(keys):
             sets = sets[places]
-        return places, (found & (WAYS - 1)) * self._sets + sets
+        return places, (hits & (WAYS - 1)) * self._sets + sets
 
     def _store(self, rows: Places, vectors: Vectors) -> None:
         self._vectors[rows] = vectors
 
     def _set_of(self, keys: Keys) -> Places:
-        """Return the remainders of keys read as unsigned: that takes half the time."""
-        found: Any = keys.view(np.uint64) % np.uint64(self._sets)
-        return found.view(np.int64)  # type: ignore[no-any-return]
+        """Return the remainders of keys read as unsigned, which takes half the time."""
+        remainders: Any = keys.view(np.uint64) % np.uint64(self._sets)
+        return remainders.view(np.int64)  # type: ignore[no-any-return]
 
     @staticmethod
     def _others(places: Places, count: int) -> Places:
@@ -127,8 +129,8 @@ class Cache:
         grouped = sets[order]
         starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-        kept = rank < WAYS
-        order, grouped, rank = order[kept], grouped[kept], rank[kept]
+        fits = rank < WAYS
+        order, grouped, rank = order[fits], grouped[fits], rank[fits]
         stamps = self._stamps.reshape(WAYS, -1).T[grouped]
         ways = np.argsort(stamps, axis=1, kind="stable")[np.arange(len(order)), rank]
         rows: Any = ways * self._sets + grouped

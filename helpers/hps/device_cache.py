@@ -28,20 +28,20 @@ class DeviceCache(Cache):
 
         self._torch, self._device = torch, device
         self._sets = number_of_sets(rows)
-        made: Any = {"device": device}
-        self._keys = torch.zeros((self._sets, WAYS), dtype=torch.int64, **made)
-        self._stamps = torch.full((self._sets, WAYS), NEVER, dtype=torch.int64, **made)
-        self._vectors = torch.zeros((self._sets * WAYS, width), **made)
+        options: Any = {"device": device}
+        self._keys = torch.zeros((self._sets, WAYS), dtype=torch.int64, **options)
+        self._stamps = torch.full((self._sets, WAYS), NEVER, dtype=torch.int64, **options)
+        self._vectors = torch.zeros((self._sets * WAYS, width), **options)
         self._tick = 0
         self._lock = Lock()
 
     @property
     def nbytes(self) -> int:
         """Return the bytes that it takes in the device's memory."""
-        return sum(each.nbytes for each in (self._keys, self._stamps, self._vectors))
+        return sum(tensor.nbytes for tensor in (self._keys, self._stamps, self._vectors))
 
     def fetch(self, keys: Keys, out: Any) -> tuple[Places, int]:
-        """Do as `Cache.take`; `out` may be a tensor on the device too."""
+        """Copy rows as `Cache.fetch` does; `out` may be a tensor on the device too."""
         with self._lock:
             places, rows = self._find(keys)
             self._tick += 1
@@ -54,10 +54,10 @@ class DeviceCache(Cache):
         return self._others(places, len(keys)), different
 
     def keys(self) -> Keys:
-        """Return all keys that it holds."""
+        """Return all keys."""
         with self._lock:
-            found: Keys = self._keys[self._stamps != NEVER].cpu().numpy()
-            return found
+            held: Keys = self._keys[self._stamps != NEVER].cpu().numpy()
+            return held
 
     def _to_device(self, array: Any) -> Any:
         return self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
@@ -79,8 +79,8 @@ class DeviceCache(Cache):
         grouped = sets[order]
         first = torch.searchsorted(-grouped, -grouped, right=False)
         rank = torch.arange(len(order), device=self._device) - first
-        kept = rank < WAYS
-        order, grouped, rank = order[kept], grouped[kept], rank[kept]
+        fits = rank < WAYS
+        order, grouped, rank = order[fits], grouped[fits], rank[fits]
         oldest = torch.argsort(self._stamps[grouped], dim=1, stable=True)
         ways = oldest.gather(1, rank[:, None]).view(-1)
         evicted = int((self._stamps[grouped, ways] != NEVER).sum())

@@ -1,5 +1,5 @@
 """NVIDIA's embedding folders: `key`, little-endian int64 [rows], and `emb_vector`, float32 [rows,
-width], in one order. Nothing beside them says how many rows there are.
+width], in one order. No other file has the number of rows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def rows(folder: Path, width: int) -> int:
         path = folder / name
         if not path.is_file():
             raise BadTable(f"{path} is missing")
-        whole, rest = divmod(path.stat().st_size, size)
+        count, rest = divmod(path.stat().st_size, size)
         if rest:
             raise BadTable(f"{path} has {path.stat().st_size} bytes, not a multiple of {size}")
-        sizes.append(whole)
+        sizes.append(count)
     if sizes[0] != sizes[1]:
         raise BadTable(
             f"{folder} has {sizes[0]} keys and {sizes[1]} vectors of {width}. Check the width."
@@ -49,8 +49,8 @@ def rows(folder: Path, width: int) -> int:
 def read(folder: Path, width: int) -> Iterator[tuple[Keys, Vectors]]:
     """Yield a folder's rows in chunks of 64 MiB: keys [n] and vectors [n, width].
 
-    Raises `BadTable` as `rows` does, for a key that is there twice, before the first chunk, and for
-    a vector that is not finite.
+    Raises `BadTable` as `rows` does, for a repeated key, before the first chunk, and for a vector
+    that is not finite.
     """
     count, step = rows(folder, width), max(1, CHUNK_BYTES // (4 * width))
     _require_different(folder / KEYS)
@@ -59,15 +59,13 @@ def read(folder: Path, width: int) -> Iterator[tuple[Keys, Vectors]]:
             many = min(step, count - start)
             chunk = np.fromfile(vectors, "<f4", many * width).reshape(many, width)
             if not np.isfinite(chunk).all():
-                place = start + int(np.argwhere(~np.isfinite(chunk))[0][0])
-                raise BadTable(f"{folder / VECTORS} has a value in row {place} that is not finite")
+                row = start + int(np.argwhere(~np.isfinite(chunk))[0][0])
+                raise BadTable(f"{folder / VECTORS} has a value in row {row} that is not finite")
             yield np.fromfile(keys, "<i8", many), chunk
 
 
 def _require_different(path: Path) -> None:
-    """Raise `BadTable` for a key that is there twice. In order, as they mostly are, it shows at
-    once; else they are sorted in memory.
-    """
+    """Raise `BadTable` for a repeated key. Keys that are not in order are sorted in memory."""
     if not path.stat().st_size:
         return
     keys = np.memmap(path, "<i8", "r")
@@ -79,14 +77,14 @@ def _require_different(path: Path) -> None:
         last = chunk[-1]
     else:
         return
-    found = np.sort(keys)
-    twice = np.flatnonzero(found[1:] == found[:-1])
+    ordered = np.sort(keys)
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
-        raise BadTable(f"{path} has the key {found[twice[0]]} twice")
+        raise BadTable(f"{path} has the key {ordered[twice[0]]} twice")
 
 
 def write(folder: Path, chunks: Iterable[tuple[Keys, Vectors]]) -> int:
-    """Write a table's chunks to the new `folder`; give its rows."""
+    """Write a table's chunks to the new `folder`; return its number of rows."""
     folder.mkdir(parents=True)
     count = 0
     with (folder / KEYS).open("wb") as keys, (folder / VECTORS).open("wb") as vectors:

@@ -46,10 +46,10 @@ class Index:
         rows = np.full(len(keys), FREE, np.int32)
         todo, slots = np.arange(len(keys)), self._slots(keys)
         while len(todo):
-            found, at = self._rows[slots], slots
-            same = (self._keys[at] == keys[todo]) & (found != FREE)
-            rows[todo[same]] = found[same]
-            on = (found != FREE) & ~same
+            candidates, at = self._rows[slots], slots
+            same = (self._keys[at] == keys[todo]) & (candidates != FREE)
+            rows[todo[same]] = candidates[same]
+            on = (candidates != FREE) & ~same
             todo, slots = todo[on], (slots[on] + 1) & (len(self._keys) - 1)
         return rows
 
@@ -88,10 +88,11 @@ class Index:
 
 
 class HashMap(Database):
-    """Rows of float32 [width] by key, in `partitions` of at most `margin` rows. One that has more
-    evicts by `policy` ("evict_random", "evict_least_used" by how often a row was asked for,
-    "evict_oldest" by when it was written or, with `touch`, asked for) down to `target` of the
-    margin.
+    """Rows of float32 [width] by key, in `partitions` of at most `margin` rows.
+
+    A partition with more rows evicts some by `policy`, down to `target` of the margin.
+    "evict_least_used" counts the reads of a row. "evict_oldest" uses the time of its write or, with
+    `touch`, of its last read. "evict_random" needs neither.
     """
 
     def __init__(
@@ -120,14 +121,14 @@ class HashMap(Database):
     def nbytes(self) -> int:
         """Return the bytes that it takes in memory."""
         arrays = (self._index, self._keys, self._vectors, self._uses)
-        return sum(each.nbytes for each in arrays)
+        return sum(array.nbytes for array in arrays)
 
     def reserve(self, rows: int) -> None:
         with self._lock:
             self._resize(rows)
 
     def insert(self, keys: Keys, vectors: Vectors) -> None:
-        """Write vectors [n, width] of keys [n]; of a key that repeats the last one holds."""
+        """Write vectors [n, width] of keys [n]; of a repeated key the last vector is kept."""
         keys, last = np.unique(keys[::-1], return_index=True)
         vectors = vectors[len(vectors) - 1 - last]
         with self._lock:
@@ -146,13 +147,13 @@ class HashMap(Database):
     def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         with self._lock:
             rows = self._index.find(keys)
-            found = rows != FREE
-            out[found] = self._vectors[rows[found]]
-            self._asked(rows[found])
-        return np.flatnonzero(~found)
+            present = rows != FREE
+            out[present] = self._vectors[rows[present]]
+            self._asked(rows[present])
+        return np.flatnonzero(~present)
 
     def keys(self) -> Keys:
-        """Return all keys that it has."""
+        """Return all keys."""
         with self._lock:
             return self._keys[: self._count].copy()
 
@@ -171,7 +172,7 @@ class HashMap(Database):
             np.add.at(self._uses, rows, 1)
 
     def _resize(self, rows: int) -> None:
-        """Lengthen the arrays where they are: the system moves pages, not bytes."""
+        """Lengthen the arrays in place: the kernel moves pages, not bytes."""
         if rows > len(self._keys):
             self._keys.resize(rows, refcheck=False)
             self._vectors.resize((rows, self._vectors.shape[1]), refcheck=False)
@@ -187,7 +188,7 @@ class HashMap(Database):
     def _evict(self) -> None:
         count, partitions = self._count, self.partition_of(self._keys[: self._count])
         sizes = np.bincount(partitions, minlength=self._partitions)
-        kept = np.ones(count, bool)
+        keep = np.ones(count, bool)
         for partition in np.flatnonzero(sizes > self._margin):
             rows = np.flatnonzero(partitions == partition)
             surplus = len(rows) - int(self._target * self._margin)
@@ -195,12 +196,12 @@ class HashMap(Database):
                 gone = self._random.choice(rows, surplus, replace=False)
             else:
                 gone = rows[np.argsort(self._uses[rows], kind="stable")[:surplus]]
-            kept[gone] = False
-        self._count = left = int(kept.sum())
+            keep[gone] = False
+        self._count = left = int(keep.sum())
         if left == count:
             return
-        holes = np.flatnonzero(~kept[:left])  # filled from the end
-        movers = left + np.flatnonzero(kept[left:])
+        holes = np.flatnonzero(~keep[:left])  # filled from the end
+        movers = left + np.flatnonzero(keep[left:])
         for array in (self._keys, self._vectors, self._uses):
             if len(array) >= count:
                 array[holes] = array[movers]

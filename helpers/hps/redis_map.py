@@ -1,5 +1,7 @@
-"""The volatile database in Redis, single or a Cluster, that several servers share: a hash for each
-partition of a table, whose fields are keys (8 bytes, little-endian) and whose values are vectors.
+"""The volatile database in Redis, a single node or a Cluster, that several servers share.
+
+Each partition of a table is a hash. Its fields are keys (8 bytes, little-endian), and its values
+are vectors.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 5.0
 NO_MARGIN = 2**63
-RETRY_SECONDS = 1.0  # in which a Redis that failed is not asked again
+RETRY_SECONDS = 1.0  # after a failure, without a request to Redis
 
 
 class _NoTls(ModuleType):
-    """Something of every name, as redis-py wants types of `ssl` even without TLS."""
+    """A module with an attribute of every name, as redis-py needs types of `ssl` without TLS."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -39,9 +41,7 @@ class _NoTls(ModuleType):
 
 
 def _import_redis() -> Any:
-    """Import redis-py, also in the Python of Triton's own backend, which has no `ssl` where it is
-    another build than the one whose packages it uses.
-    """
+    """Import redis-py, also in the Python of Triton's own backend, which may lack `ssl`."""
     try:
         import ssl  # noqa: F401
     except ImportError:
@@ -57,38 +57,39 @@ def _import_redis() -> Any:
 
 
 def connect(settings: VolatileDatabase) -> Any:
-    """Open the Redis at `address`, a Cluster if it is one; several nodes are parted by commas.
+    """Connect to the Redis at `address`, a single node or a Cluster; commas separate several nodes.
 
-    Raises `Unavailable` for a wrong password or if nobody answers.
+    Raises `Unavailable` for a wrong password, or if no node responds.
     """
     redis = _import_redis()
 
     first, *_ = settings.address.replace(";", ",").split(",")
     host, _, port = first.strip().rpartition(":")
-    given: dict[str, Any] = {"host": host, "port": int(port), "password": settings.password or None}
-    given.update({"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS})
-    # a connection may have been closed meanwhile; beyond that a request waits for nobody
-    given["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
+    options: dict[str, Any] = {"host": host, "port": int(port)}
+    options["password"] = settings.password or None
+    options.update({"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS})
+    # a closed connection is opened again once; after that a request does not wait
+    options["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
     if settings.password:
-        given["username"] = settings.user_name
+        options["username"] = settings.user_name
     if settings.enable_tls:
-        given["ssl"] = True
+        options["ssl"] = True
     try:
-        client = redis.Redis(**given)
+        client = redis.Redis(**options)
         if client.info("cluster").get("cluster_enabled"):
             client.close()
-            return redis.RedisCluster(**given)
+            return redis.RedisCluster(**options)
     except (redis.RedisError, OSError) as error:
-        words = str(error)
-        if isinstance(error, redis.AuthenticationError) or "AUTH" in words:
-            words = "it rejects user_name and password"
-        raise Unavailable(f"Redis at {settings.address}: {words}") from None
+        reason = str(error)
+        if isinstance(error, redis.AuthenticationError) or "AUTH" in reason:
+            reason = "it rejects user_name and password"
+        raise Unavailable(f"Redis at {settings.address}: {reason}") from None
     return client
 
 
 class RedisMap(Database):
-    """One table's rows of float32 [width] in Redis. While it is away, `fetch` and `insert`
-    raise `Unavailable` for a second without asking.
+    """One table's rows of float32 [width] in Redis. For a second after a failure, `fetch` and
+    `insert` raise `Unavailable` without a request.
     """
 
     outlives_process = True
@@ -99,7 +100,7 @@ class RedisMap(Database):
         self._away_until, self._why = 0.0, ""
 
     def insert(self, keys: Keys, vectors: Vectors) -> None:
-        """Write vectors [n, width] of keys [n] in pipelined batches, and evict what is too much."""
+        """Write vectors [n, width] of keys [n] in pipelined batches, and evict surplus rows."""
         step = self._settings.max_batch_size
         with self._asking():
             for start in range(0, len(keys), step):
@@ -108,8 +109,8 @@ class RedisMap(Database):
     def _put(self, keys: Keys, vectors: Vectors) -> None:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
         for partition, places in parts:
-            fields = [each.tobytes() for each in keys[places].astype("<i8")]
-            blobs = [each.tobytes() for each in np.ascontiguousarray(vectors[places], "<f4")]
+            fields = [key.tobytes() for key in keys[places].astype("<i8")]
+            blobs = [vector.tobytes() for vector in np.ascontiguousarray(vectors[places], "<f4")]
             pipe.hset(self._key(partition), mapping=dict(zip(fields, blobs)))
             self._touch(pipe, partition, fields)
         pipe.execute()
@@ -138,30 +139,30 @@ class RedisMap(Database):
 
     def _take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
-        fields = [[each.tobytes() for each in keys[at].astype("<i8")] for _, at in parts]
-        for (partition, _), some in zip(parts, fields):
-            pipe.hmget(self._key(partition), some)
-        for (partition, _), some in zip(parts, fields):
-            self._touch(pipe, partition, some, read=True)
+        fields = [[key.tobytes() for key in keys[at].astype("<i8")] for _, at in parts]
+        for (partition, _), names in zip(parts, fields):
+            pipe.hmget(self._key(partition), names)
+        for (partition, _), names in zip(parts, fields):
+            self._touch(pipe, partition, names, read=True)
         answers = pipe.execute()
         missing = []
         for (_, places), blobs in zip(parts, answers):
-            there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-            if there:
-                joined = b"".join(blobs[i] for i in there)
-                out[places[there]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-            missing.append(np.delete(places, there))
+            present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
+            if present:
+                joined = b"".join(blobs[i] for i in present)
+                out[places[present]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
+            missing.append(np.delete(places, present))
         return np.sort(np.concatenate(missing))
 
     def __len__(self) -> int:
         return sum(self._client.hlen(self._key(i)) for i in range(self._settings.num_partitions))
 
     def _key(self, partition: int, kind: str = "v") -> str:
-        """The name of a hash; in a Cluster what stands in braces decides the node."""
+        """Return the name of a hash; in a Cluster the part in braces decides the node."""
         return f"{{hps_et.{self._name}/p{partition}}}{kind}"
 
     def _parts(self, keys: Keys) -> list[tuple[int, NDArray[np.int64]]]:
-        """Part the places of keys by partition."""
+        """Group the indices of keys by partition."""
         partitions = keys % self._settings.num_partitions
         order = np.argsort(partitions, kind="stable")
         different, starts = np.unique(partitions[order], return_index=True)
@@ -176,7 +177,7 @@ class RedisMap(Database):
             pipe.zadd(at, dict.fromkeys(fields, time.time()), xx=read)
         elif policy == "evict_least_used" and read:
             for field in fields:
-                pipe.zadd(at, {field: 1}, incr=True, xx=True)  # not of rows that it has not
+                pipe.zadd(at, {field: 1}, incr=True, xx=True)  # only of present rows
         elif policy == "evict_least_used":
             pipe.zadd(at, dict.fromkeys(fields, 0), nx=True)
 

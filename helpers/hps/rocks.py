@@ -47,8 +47,8 @@ class Rocks(Database):
         batch, names = self._kinds.WriteBatch(raw_mode=True), keys.astype(">i8").tobytes()
         values = np.ascontiguousarray(vectors, "<f4").tobytes()
         size = 4 * self._width
-        for place in range(len(keys)):
-            batch.put(names[8 * place : 8 * place + 8], values[size * place : size * place + size])
+        for index in range(len(keys)):
+            batch.put(names[8 * index : 8 * index + 8], values[size * index : size * index + size])
         with self._explained():
             self._db.write(batch)
 
@@ -56,21 +56,21 @@ class Rocks(Database):
         with self._explained():
             names = keys.astype(">i8").tobytes()
             blobs = self._db[[names[at : at + 8] for at in range(0, len(names), 8)]]
-        there = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-        if there:
-            joined = b"".join(blobs[i] for i in there)
-            out[there] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-        return np.delete(np.arange(len(keys)), there)
+        present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
+        if present:
+            joined = b"".join(blobs[i] for i in present)
+            out[present] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
+        return np.delete(np.arange(len(keys)), present)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # rocksdict has one kind, with RocksDB's words
-            words = " ".join(str(error).split())
-            if ("lock" in words.lower() and "held" in words.lower()) or "LOCK" in words:
-                words = "another process is using it"
-            raise Unavailable(f"RocksDB at {self._path}: {words[:200]}") from None
+            reason = " ".join(str(error).split())
+            if ("lock" in reason.lower() and "held" in reason.lower()) or "LOCK" in reason:
+                reason = "another process is using it"
+            raise Unavailable(f"RocksDB at {self._path}: {reason[:200]}") from None
 
     def clear(self) -> None:
         with self._explained():
@@ -88,5 +88,5 @@ class Rocks(Database):
             self._db.flush()
 
     def close(self) -> None:
-        """Close the database, whose lock other processes wait for."""
+        """Close the database, and release its lock, for which other processes wait."""
         self._db.close()

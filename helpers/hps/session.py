@@ -30,32 +30,33 @@ class Session:
         self.store = store
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Map `KEYS`, whole numbers [lookups, keys], and `NUMKEYS`, [lookups, tables], to
-        `OUTPUT0`, float32 [lookups, keys x width]: the vectors of the first table's keys, of the
-        second's, and so on.
+        """Return `OUTPUT0`, float32 [lookups, keys x width], of `KEYS`, integers [lookups, keys],
+        and `NUMKEYS`, [lookups, tables].
+
+        It has the vectors of the first table's keys, then those of the second's, and so on.
 
         Raises ValueError for counts that do not fit the keys or the tables.
         """
-        found = self.run_on_device(inputs)[OUTPUT]
-        return {OUTPUT: found if isinstance(found, np.ndarray) else found.cpu().numpy()}
+        vectors = self.run_on_device(inputs)[OUTPUT]
+        return {OUTPUT: vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()}
 
     def run_on_device(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Run as `run` does, but vectors of a cache on a GPU stay there."""
+        """Run as `run` does, but leave vectors of a cache on a GPU there."""
         keys, counts = (np.atleast_2d(np.asarray(inputs[name])) for name in (KEYS, COUNTS))
         if len(keys) != len(counts):
             raise ValueError(f"{KEYS} is {list(keys.shape)} and {COUNTS} {list(counts.shape)}")
         pairs = zip(keys.astype(np.int64, copy=False), counts.tolist())
-        found = [self.store.lookup(*pair) for pair in pairs]
-        if len(found) == 1:
-            return {OUTPUT: found[0][None]}
-        if isinstance(found[0], np.ndarray):
-            return {OUTPUT: np.stack(found)}
+        vectors = [self.store.lookup(*pair) for pair in pairs]
+        if len(vectors) == 1:
+            return {OUTPUT: vectors[0][None]}
+        if isinstance(vectors[0], np.ndarray):
+            return {OUTPUT: np.stack(vectors)}
         import torch
 
-        return {OUTPUT: torch.stack(found)}
+        return {OUTPUT: torch.stack(vectors)}
 
     def counters(self) -> dict[str, int]:
-        """Return what lookups met so far, for the server's metrics."""
+        """Return the counts of the lookups so far, for the server's metrics."""
         return {f"hps_{name}": value for name, value in vars(self.store.counts()).items()}
 
     def configure(self, parameters: Mapping[str, str]) -> None:
@@ -64,7 +65,7 @@ class Session:
             self.store.insert_synchronously()
 
     def close(self) -> None:
-        """End the store's threads, and let go of its databases."""
+        """End the store's threads, and close its databases."""
         self.store.close()
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ONE_TABLE = {  # what a model decides, and no experiment
+ONE_TABLE = {  # fields that the model determines, not an experiment
     "model": "one",
     "sparse_files": ["0"],
     "embedding_table_names": ["0"],
@@ -40,7 +40,7 @@ WORDS = {  # for kinds of pydantic's errors whose own message mentions Python
     "missing": " is missing. Add it.",
     "model_type": " should be a mapping of names to values.",
 }
-UNBOUNDED = 2**64 - 1  # what NVIDIA's code has for no margin
+UNBOUNDED = 2**64 - 1  # no margin, in NVIDIA's code
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -51,7 +51,7 @@ class BadSettings(ValueError):
 
 
 class Section(pydantic.BaseModel):
-    """Fields of the JSON. The description of one that has no effect here says why."""
+    """Fields of the JSON. A field without an effect has a description with the reason."""
 
     model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -180,27 +180,27 @@ def parse(content: object) -> Settings:
         first, *_ = error.errors()
     keys = [f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]]
     field = "".join(keys).lstrip(".") or "The file"
-    if words := WORDS.get(first["type"]):
-        raise BadSettings(f"{field}{words}")
+    if message := WORDS.get(first["type"]):
+        raise BadSettings(f"{field}{message}")
     if first["type"] == "value_error":
         raise BadSettings(f"{field}: {first['msg'].removeprefix('Value error, ')}.")
-    words = first["msg"].replace("Input should", "It should")
-    raise BadSettings(f"{field} is {json.dumps(first['input'], default=str)}. {words}.")
+    message = first["msg"].replace("Input should", "It should")
+    raise BadSettings(f"{field} is {json.dumps(first['input'], default=str)}. {message}.")
 
 
-def compose(given: Mapping[str, object], model: Mapping[str, object]) -> Settings:
+def compose(overrides: Mapping[str, object], model: Mapping[str, object]) -> Settings:
     """Return the content of a file.
 
-    `given` has fields of the one model, which come before those of `model` and of NVIDIA's example,
-    and whole sections. Raises `BadSettings` for a field that is wrong.
+    `overrides` has sections, and fields of the one model. The fields replace those of `model` and
+    of NVIDIA's example. Raises `BadSettings` for a wrong field.
     """
-    sections = {name: value for name, value in given.items() if name in SECTIONS}
-    own = {name: value for name, value in given.items() if name not in SECTIONS}
-    return parse({"models": [{**EXAMPLE, **model, **own}], **sections})
+    sections = {name: value for name, value in overrides.items() if name in SECTIONS}
+    model_fields = {name: value for name, value in overrides.items() if name not in SECTIONS}
+    return parse({"models": [{**EXAMPLE, **model, **model_fields}], **sections})
 
 
-def without_effect(given: Mapping[str, object]) -> dict[str, str]:
-    """Return why, for each field of `given` or of its sections that has no effect here."""
-    sections = [value for name, value in given.items() if name in SECTIONS]
-    names = [name for fields in (given, *sections) for name in fields]  # type: ignore[attr-defined]
+def without_effect(fields: Mapping[str, object]) -> dict[str, str]:
+    """Return the reason for each field of `fields` or its sections that has no effect here."""
+    sections = [value for name, value in fields.items() if name in SECTIONS]
+    names = [name for group in (fields, *sections) for name in group]  # type: ignore[attr-defined]
     return {name: NO_EFFECT[name] for name in names if name in NO_EFFECT}

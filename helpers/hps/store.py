@@ -1,5 +1,5 @@
-"""The store of all embedding tables of one model, built from NVIDIA's JSON; how much memory it will
-take; and how it is loaded, refreshed and updated.
+"""The store of all embedding tables of one model, built from NVIDIA's JSON, and how it is loaded,
+refreshed and updated.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
     Vectors = NDArray[np.float32]
 
-COMPANIONS = ("redis_map.py", "rocks.py")  # loaded late: a change of one is a change here
+COMPANIONS = ("redis_map.py", "rocks.py")  # imported late: a change of one is a change here
 LOG = logging.getLogger("hps")
-FOLDER = "HPS_FOLDER"  # the variable that says where a relative path of a database begins
+FOLDER = "HPS_FOLDER"  # the variable with the folder of a database's relative path
 SAY_SECONDS = 5.0
 EXACT = 1.1  # a threshold that no hit rate reaches: every lookup waits for its vectors
 
 
 class Store:
     """The tables of the settings' model, whose folders are relative to `folder`. If `read_only`,
-    databases that other processes share are not written. `say` gets what a reader should know.
+    databases that other processes share are not written. `log` gets messages for the user.
 
-    Raises `BadTable` for a damaged folder, and whatever a missing database raises.
+    Raises `BadTable` for a damaged folder, and the errors of a missing database.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Store:
         log: Callable[[str], None] = LOG.info,
     ) -> None:
         self.settings, (self.model,) = settings, settings.models
-        self.folders = [folder / each for each in self.model.sparse_files]
+        self.folders = [folder / name for name in self.model.sparse_files]
         self.device, self.say = _device_of(device), log
         sizes = self.model.embedding_vecsize_per_table
-        self.rows = [files.rows(each, width) for each, width in zip(self.folders, sizes)]
+        self.rows = [files.rows(path, width) for path, width in zip(self.folders, sizes)]
         self.folder, self.closed = folder, Event()
         self._open: list[Any] = []
         self._pool = ThreadPoolExecutor(threads, "hps-lookup") if threads > 1 else None
         self._workers: list[Thread] = []
         try:
             self._connection = self._connect()
-            self.tables = [self._table(place, read_only) for place in range(len(sizes))]
-            for place in range(len(sizes)):
-                self._load(place, read_only)
-            for place in range(len(sizes)):
-                self._preload(place)
+            self.tables = [self._table(index, read_only) for index in range(len(sizes))]
+            for index in range(len(sizes)):
+                self._load(index, read_only)
+            for index in range(len(sizes)):
+                self._preload(index)
         except BaseException:
             self.close()
             raise
@@ -82,8 +82,10 @@ class Store:
             self.start(self._refresh_at_intervals)
 
     def lookup(self, keys: Keys, counts: Sequence[int]) -> Any:
-        """Return the vectors of keys [n], `counts` of each table in turn, as one float32 [n x
-        width]; on a GPU a tensor there. Raises ValueError for counts that do not fit.
+        """Return the vectors of keys [n] as one float32 [n x width], on a GPU as a tensor there.
+
+        `counts` has the number of keys of each table, in order. Raises ValueError for counts that
+        do not match the keys or the tables.
         """
         if len(counts) != len(self.tables):
             raise ValueError(f"NUMKEYS has {len(counts)} counts for {len(self.tables)} tables")
@@ -103,7 +105,7 @@ class Store:
         return out
 
     def _empty(self, size: int) -> Any:
-        """Make room for vectors where the caches are."""
+        """Allocate an array for vectors on the device of the caches."""
         if self.device != "gpu":
             return np.empty(size, np.float32)
         import torch
@@ -111,19 +113,19 @@ class Store:
         return torch.empty(size, dtype=torch.float32, device="cuda")
 
     def insert_synchronously(self) -> None:
-        """From now on insert synchronously, whatever the hit rate: answers are exact."""
+        """Insert synchronously from now on, at every hit rate, so that outputs are exact."""
         for table in self.tables:
             table.threshold = EXACT
 
     def counts(self) -> Counts:
-        """Add up what lookups met so far."""
+        """Return the sum of the tables' counts so far."""
         total = Counts()
         for table in self.tables:
             total.add(table.counts)
         return total
 
     def drain(self) -> None:
-        """Wait until all that was missed so far is inserted."""
+        """Wait until all keys that were missing so far are inserted."""
         for table in self.tables:
             table.drain()
 
@@ -137,7 +139,7 @@ class Store:
 
         Raises ValueError for an unknown table and for vectors of another shape or not finite.
         """
-        table = next((each for each in self.tables if each.name == name), None)
+        table = next((table for table in self.tables if table.name == name), None)
         if table is None:
             raise ValueError(f"there is no table '{name}'")
         if vectors.shape != (len(keys), table.width) or not np.isfinite(vectors).all():
@@ -145,7 +147,7 @@ class Store:
         table.update(keys, vectors)
 
     def close(self) -> None:
-        """End all threads and let go of the databases."""
+        """End all threads and close the databases."""
         self.closed.set()
         for table in getattr(self, "tables", []) if self._workers else []:
             table.stop_worker()
@@ -154,9 +156,9 @@ class Store:
         self._workers = []
         if self._pool:
             self._pool.shutdown()
-        for each in self._open:
+        for handle in self._open:
             with suppress(Exception):
-                each.close()
+                handle.close()
 
     def __enter__(self) -> Store:
         return self
@@ -172,8 +174,8 @@ class Store:
         return thread
 
     def resolve(self, path: str) -> Path:
-        """Return where a path of the settings is that is not a table's: a relative one begins at
-        $HPS_FOLDER, or else in the folder for temporary files.
+        """Resolve a path of the settings that is not a table's: a relative one is in $HPS_FOLDER,
+        or else in the folder for temporary files.
         """
         return Path(os.environ.get(FOLDER) or tempfile.gettempdir()) / path
 
@@ -182,7 +184,7 @@ class Store:
         while not self.closed.wait(wait):
             try:
                 self.refresh()
-            except Exception as error:  # a database that is gone may come back
+            except Exception as error:  # a database may be available again later
                 LOG.warning("the caches were not refreshed: %s", error)
             wait = self.model.refresh_interval
 
@@ -195,10 +197,10 @@ class Store:
         self._open.append(connection)
         return connection
 
-    def _table(self, place: int, read_only: bool) -> Table:
+    def _table(self, index: int, read_only: bool) -> Table:
         model, volatile = self.model, self.settings.volatile_db
-        name = model.embedding_table_names[place]
-        width = model.embedding_vecsize_per_table[place]
+        name = model.embedding_table_names[index]
+        width = model.embedding_vecsize_per_table[index]
         default = model.default_value_for_each_table
         levels: list[Database] = []
         if volatile.type == "redis_cluster":
@@ -220,8 +222,8 @@ class Store:
             from .rocks import Rocks
 
             path = self.resolve(self.settings.persistent_db.path) / f"{model.model}.{name}"
-            own = self.settings.persistent_db.read_only
-            rocks = Rocks(path, width, read_only or own)
+            is_read_only = self.settings.persistent_db.read_only
+            rocks = Rocks(path, width, read_only or is_read_only)
             levels.append(rocks)
             self._open.append(rocks)
         if not levels:
@@ -230,53 +232,54 @@ class Store:
             name,
             width,
             levels,
-            new_cache(model.gpucacheper, self.rows[place], width, self.device)
+            new_cache(model.gpucacheper, self.rows[index], width, self.device)
             if model.gpucache
             else None,
-            default[place] if place < len(default) else 0.0,
+            default[index] if index < len(default) else 0.0,
             model.hit_rate_threshold,
             promote=volatile.cache_missed_embeddings,
         )
 
-    def _load(self, place: int, read_only: bool) -> None:
-        """Fill the databases of a table with its folder, unless they were filled with it before or,
-        if `read_only`, are not this process's own.
+    def _load(self, index: int, read_only: bool) -> None:
+        """Load the folder of a table into its databases.
+
+        A database that has these rows already is skipped; with `read_only`, also a shared one.
         """
-        table, folder = self.tables[place], self.folders[place]
+        table, folder = self.tables[index], self.folders[index]
         volatile, persistent = self.settings.volatile_db, self.settings.persistent_db
-        mark, share = _folder_token(folder), volatile.initial_cache_rate
+        token, share = _folder_token(folder), volatile.initial_cache_rate
         todo = []
         for level in table.levels:
-            own = persistent if level.is_persistent else volatile
-            many = self.rows[place] if level.is_persistent else int(share * self.rows[place])
-            if level.outlives_process and (read_only or level.load_token() == f"{mark} {many}"):
+            settings = persistent if level.is_persistent else volatile
+            many = self.rows[index] if level.is_persistent else int(share * self.rows[index])
+            if level.outlives_process and (read_only or level.load_token() == f"{token} {many}"):
                 continue
-            if own.initialize_after_startup:
-                todo.append((level, many, own.max_batch_size))
+            if settings.initialize_after_startup:
+                todo.append((level, many, settings.max_batch_size))
         for level, many, _ in todo:
-            level.clear()  # of another table, or of one that was loaded by half
+            level.clear()  # rows of another table, or of an incomplete load
             level.reserve(many)
-        done, said = 0, time.monotonic()
+        done, reported = 0, time.monotonic()
         for keys, vectors in files.read(folder, table.width) if todo else ():
             for level, many, step in todo:
                 for start in range(0, min(len(keys), many - done), step):
                     end = min(start + step, many - done)
                     level.insert(keys[start:end], vectors[start:end])
             done += len(keys)
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
-                self.say(f"{table.name}: {done:,} of {self.rows[place]:,} rows loaded")
+            if time.monotonic() - reported > SAY_SECONDS:
+                reported = time.monotonic()
+                self.say(f"{table.name}: {done:,} of {self.rows[index]:,} rows loaded")
         for level, many, _ in todo:
-            level.set_load_token(f"{mark} {many}")
+            level.set_load_token(f"{token} {many}")
 
-    def _preload(self, place: int) -> None:
-        """Write a table's first rows to its cache, if the settings ask for it."""
-        table = self.tables[place]
-        wanted = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
-        if table.cache is None or not wanted:
+    def _preload(self, index: int) -> None:
+        """Write a table's first rows to its cache, if the settings enable it."""
+        table = self.tables[index]
+        is_enabled = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
+        if table.cache is None or not is_enabled:
             return
-        left = int(self.model.gpucacheper * self.rows[place])
-        for keys, vectors in files.read(self.folders[place], table.width):
+        left = int(self.model.gpucacheper * self.rows[index])
+        for keys, vectors in files.read(self.folders[index], table.width):
             table.cache.insert(keys[:left], vectors[:left])
             left -= len(keys)
             if left <= 0:
@@ -284,15 +287,15 @@ class Store:
 
 
 def new_cache(share: float, rows: int, width: int, device: str) -> Any:
-    """Make the cache of a table, in this process's memory or on the GPU."""
+    """Return a new cache of a table, in this process's memory or on the GPU."""
     count = max(1, int(share * rows))
     return DeviceCache(count, width, "cuda") if device == "gpu" else Cache(count, width)
 
 
-def _device_of(wanted: str) -> str:
+def _device_of(device: str) -> str:
     """Return the device of the caches: a GPU needs PyTorch, which Triton's image lacks."""
-    if wanted != "gpu":
-        return wanted
+    if device != "gpu":
+        return device
     try:
         import torch
     except ImportError:
@@ -306,13 +309,13 @@ def _device_of(wanted: str) -> str:
 
 def _folder_token(folder: Path) -> str:
     """Return a digest of a folder: of its files' sizes, times, and first and last MB."""
-    found = hashlib.sha256()
+    folder_hash = hashlib.sha256()
     for name in (files.KEYS, files.VECTORS):
         path = folder / name
         size, changed = path.stat().st_size, path.stat().st_mtime_ns
-        found.update(f"{name} {size} {changed} ".encode())
+        folder_hash.update(f"{name} {size} {changed} ".encode())
         with path.open("rb") as file:
-            found.update(file.read(2**20))
+            folder_hash.update(file.read(2**20))
             file.seek(max(0, size - 2**20))
-            found.update(file.read(2**20))
-    return found.hexdigest()[:16]
+            folder_hash.update(file.read(2**20))
+    return folder_hash.hexdigest()[:16]

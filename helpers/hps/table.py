@@ -1,8 +1,8 @@
 """One embedding table on its levels: a cache over a volatile over a persistent database.
 
-A lookup asks the cache. Where it knows at least `threshold` of the different keys, the others get
-the default now and are fetched in the background (asynchronous insertion); else they are fetched
-first, and the answer is exact.
+A lookup queries the cache. If it has at least `threshold` of the different keys, the others get the
+default now and are fetched in the background (asynchronous insertion). Otherwise they are fetched
+first, and the output is exact.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 LOG = logging.getLogger("hps")
-MAX_QUEUED_REQUESTS = 64  # requests whose missing keys wait to be inserted; those of more are not
-ROWS_PER_INSERT = 4096  # rows that are written to the cache at a time: a lookup waits for no more
+MAX_QUEUED_REQUESTS = 64  # requests whose missing keys are queued; those of further ones are not
+ROWS_PER_INSERT = 4096  # rows that are written to the cache at a time, while lookups wait
 
 
 class Unavailable(Exception):
-    """A database that does not answer, in one line."""
+    """A database that does not respond, in one line."""
 
 
 class Database:
-    """A level below the cache, of one table. Its methods raise `Unavailable` if nobody answers."""
+    """A level below the cache, of one table. Its methods raise `Unavailable` without a response."""
 
     is_persistent = False  # whether it is the level that has all rows
     outlives_process = False  # whether a server that starts may find rows in it
@@ -45,28 +45,28 @@ class Database:
         raise NotImplementedError
 
     def fetch(self, keys: Keys, out: Vectors) -> Places:
-        """Copy the rows of different keys [n] to `out` [n, width]; return the places of those that
-        it does not have.
+        """Copy the rows of different keys [n] to `out` [n, width]; return the indices of missing
+        keys.
         """
         raise NotImplementedError
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` in all, at once."""
+        """Allocate memory for `rows` in all, at once."""
 
     def clear(self) -> None:
         """Remove all rows."""
 
     def load_token(self) -> str:
-        """Return what `set_load_token` wrote, or nothing."""
+        """Return the token that `set_load_token` wrote, or an empty string."""
         return ""
 
     def set_load_token(self, text: str) -> None:
-        """Write what was loaded, after all of it was."""
+        """Write the token of the loaded rows, after all of them were loaded."""
 
 
 @dataclass
 class Counts:
-    """What lookups of a table met: keys, as they came, and different ones."""
+    """Counts of a table's lookups: keys, with repetitions, and different ones."""
 
     keys: int = 0
     different: int = 0
@@ -75,13 +75,13 @@ class Counts:
     fetched: int = 0  # different ones that a request waited for
 
     def add(self, other: Counts) -> None:
-        """Add what one lookup met."""
+        """Add the counts of one lookup."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
     @property
     def hit_rate(self) -> float:
-        """Share of the different keys that the cache had."""
+        """Return the share of the different keys that the cache had."""
         return self.hits / self.different if self.different else 1.0
 
 
@@ -100,7 +100,7 @@ class Table:
     """One table: its `cache`, or None, over `levels`, the upper one first. With `promote`,
     what only the lower level had is written to the upper one.
 
-    No lookup that began before an update puts an old row over a new one.
+    No lookup that began before an update replaces a new row by an old one.
     """
 
     def __init__(
@@ -131,33 +131,34 @@ class Table:
             missing, hits = np.arange(len(keys)), 0
         else:
             missing, hits = self.cache.fetch(keys, out)
-        wanted, places = np.unique(keys[missing], return_inverse=True)
-        met = Counts(len(keys), hits + len(wanted), hits)
-        if len(wanted) and self.cache is not None and met.hit_rate >= self.threshold:
+        missing_keys, places = np.unique(keys[missing], return_inverse=True)
+        counts = Counts(len(keys), hits + len(missing_keys), hits)
+        if len(missing_keys) and self.cache is not None and counts.hit_rate >= self.threshold:
             _write(out, missing, self.default)
-            met.defaults = len(missing)
+            counts.defaults = len(missing)
             with suppress(queue.Full):
-                self._pending.put_nowait(wanted)
-        elif len(wanted):
-            vectors, found = self.insert(wanted)
+                self._pending.put_nowait(missing_keys)
+        elif len(missing_keys):
+            vectors, present = self.insert(missing_keys)
             _write(out, missing, vectors[places])
-            met.fetched = len(wanted)
-            met.defaults = int((~found)[places].sum())
+            counts.fetched = len(missing_keys)
+            counts.defaults = int((~present)[places].sum())
         with self._counting:
-            self.counts.add(met)
+            self.counts.add(counts)
 
     def insert(self, keys: Keys, only_present: bool = False) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Query the databases, from above, for different keys [n], and put what they have into the
-        cache; give the vectors [n, width], the default where none has one, and which were found.
+        """Query the databases, the upper one first, for different keys [n], and insert their rows
+        into the cache.
 
-        Raises `Unavailable` if the last one does not answer: those above it may.
+        Return the vectors [n, width], with the default for missing keys, and which keys are
+        present. Raises `Unavailable` if the last database does not respond.
         """
         with self._lock:
             before = self._updates
         vectors = np.full((len(keys), self.width), self.default, np.float32)
-        found = np.zeros(len(keys), bool)
+        present = np.zeros(len(keys), bool)
         for depth, level in enumerate(self.levels):
-            missing = np.flatnonzero(~found)
+            missing = np.flatnonzero(~present)
             if not len(missing):
                 break
             part = np.full((len(missing), self.width), self.default, np.float32)
@@ -168,36 +169,36 @@ class Table:
                     raise
                 LOG.warning("%s", error)
                 continue
-            there = np.ones(len(missing), bool)
-            there[absent] = False
-            vectors[missing[there]] = part[there]
-            found[missing[there]] = True
-            if depth and self._lift and there.any():
+            in_level = np.ones(len(missing), bool)
+            in_level[absent] = False
+            vectors[missing[in_level]] = part[in_level]
+            present[missing[in_level]] = True
+            if depth and self._lift and in_level.any():
                 with self._lock, suppress(Unavailable):
                     if before == self._updates and not before % 2:
-                        self.levels[0].insert(keys[missing[there]], part[there])
+                        self.levels[0].insert(keys[missing[in_level]], part[in_level])
         if self.cache is not None:
-            known, rows = keys[found], vectors[found]
-            for start in range(0, len(known), ROWS_PER_INSERT):
+            present_keys, rows = keys[present], vectors[present]
+            for start in range(0, len(present_keys), ROWS_PER_INSERT):
                 piece = slice(start, start + ROWS_PER_INSERT)
                 with self._lock:
                     if before == self._updates and not before % 2:
-                        self.cache.insert(known[piece], rows[piece], only_present)
-        return vectors, found
+                        self.cache.insert(present_keys[piece], rows[piece], only_present)
+        return vectors, present
 
     def run_insert_worker(self) -> None:
-        """Fetch and insert what asynchronous lookups missed, until `stop`."""
+        """Fetch and insert the keys that asynchronous lookups missed, until `stop_worker`."""
         while (keys := self._pending.get()) is not None:
             try:
                 self.insert(keys)
-            except Exception as error:  # a database that is gone may come back
+            except Exception as error:  # a database may be available again later
                 LOG.warning("%s: %s", self.name, error)
             finally:
                 self._pending.task_done()
         self._pending.task_done()
 
     def drain(self) -> None:
-        """Wait until all that was missed so far is inserted."""
+        """Wait until all keys that were missing so far are inserted."""
         self._pending.join()
 
     def stop_worker(self) -> None:
@@ -209,7 +210,7 @@ class Table:
         self._pending.put(None)
 
     def refresh(self, share: float = 1.0) -> None:
-        """Look up all cached keys again, `share` of the cache's rows at a time, and write them in
+        """Fetch all cached keys again, `share` of the cache's rows at a time, and write them in
         place.
         """
         keys = self.cache.keys() if self.cache is not None else np.empty(0, np.int64)
@@ -218,10 +219,10 @@ class Table:
             self.insert(keys[start : start + step], only_present=True)
 
     def update(self, keys: Keys, vectors: Vectors) -> None:
-        """Write new vectors [n, width] of keys [n] to all databases, from below, and over those in
-        the cache. Of a key that repeats the last one holds.
+        """Write new vectors [n, width] of keys [n] to all databases, the lowest first, and replace
+        those in the cache. Of a repeated key the last vector is kept.
 
-        Raises `Unavailable` if a database does not answer: the same update has to be repeated.
+        Raises `Unavailable` if a database does not respond: the same update has to be repeated.
         """
         keys, last = np.unique(keys[::-1], return_index=True)
         vectors = vectors[len(vectors) - 1 - last]

@@ -1,8 +1,8 @@
 """New vectors for a store that serves: from folders that appear, or from Kafka.
 
-A folder is `<any name>/<table>/key` and `emb_vector`, as NVIDIA writes them, moved as a whole into
-the folder that is watched. A message of Kafka has rows of one table: for each its key, int64, and
-its vector, float32, both little-endian, in the topic `hps.<model>.<table>`.
+A folder has `<any name>/<table>/key` and `emb_vector`, as NVIDIA writes them. It is moved
+atomically into the watched folder. A message of Kafka, in the topic `hps.<model>.<table>`, has rows
+of one table. A row has a key, int64, and a vector, float32, both little-endian.
 """
 
 from __future__ import annotations
@@ -34,52 +34,51 @@ PREFIX = "hps"  # of a topic
 
 
 def start_updates(store: Store) -> Thread | None:
-    """Start to read the update source that the settings name, if they name one."""
+    """Start the thread that reads the update source of the settings, if they name one."""
     source = store.settings.update_source
     work = {"folder": _watch_folder, "kafka_message_queue": _consume_kafka}.get(source.type)
     return store.start(work, store, source) if work else None
 
 
 def apply(store: Store, folder: Path) -> int:
-    """Write the rows of a folder, which has one for each table that changes, to all levels; give
-    how many they were. All of it is checked before the first row is written.
+    """Write the rows of a folder, which has a folder per table, to all levels; return their number.
+
+    All rows are checked before the first one is written.
 
     Raises `BadTable` for a damaged one, and ValueError for a table that the store does not have.
     """
     widths = {table.name: table.width for table in store.tables}
-    found = sorted(each for each in folder.iterdir() if each.is_dir())
-    for each in found:
-        if each.name not in widths:
-            raise ValueError(f"{each}: there is no table '{each.name}'")
-        for _ in files.read(each, widths[each.name]):
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    for path in folders:
+        if path.name not in widths:
+            raise ValueError(f"{path}: there is no table '{path.name}'")
+        for _ in files.read(path, widths[path.name]):
             pass
     many = 0
-    for each in found:
-        for keys, vectors in files.read(each, widths[each.name]):
-            store.update(each.name, keys, vectors)
+    for path in folders:
+        for keys, vectors in files.read(path, widths[path.name]):
+            store.update(path.name, keys, vectors)
             many += len(keys)
     return many
 
 
 def _watch_folder(store: Store, source: UpdateSource) -> None:
-    """Apply each new folder once, in the order of their names; what is damaged is left out."""
+    """Apply each new folder once, in the order of their names; skip damaged ones."""
     done: set[str] = set()
     root = store.resolve(source.path)
     while not store.closed.wait(POLL_SECONDS):
-        there = sorted(each for each in root.glob("*") if each.is_dir()) if root.is_dir() else []
-        for each in there:
-            if each.name in done or each.name.startswith("."):
+        folders = sorted(path for path in root.glob("*") if path.is_dir()) if root.is_dir() else []
+        for path in folders:
+            if path.name in done or path.name.startswith("."):
                 continue
             try:
-                store.say(f"{each.name}: {apply(store, each):,} rows updated")
-            except (
-                Unavailable
-            ) as error:  # it and those after it are applied when the database is back
-                LOG.warning("%s is delayed: %s", each.name, error)
+                store.say(f"{path.name}: {apply(store, path):,} rows updated")
+            except Unavailable as error:  # the rest is applied when the database is available
+                LOG.warning("%s is delayed: %s", path.name, error)
                 break
             except (OSError, ValueError) as error:
-                LOG.warning("%s was skipped: %s", each.name, error)
-            done.add(each.name)
+                LOG.warning("%s was skipped: %s", path.name, error)
+            done.add(path.name)
 
 
 def topic(store: Store, table: Table) -> str:
@@ -88,7 +87,7 @@ def topic(store: Store, table: Table) -> str:
 
 
 def _update(store: Store, name: str, keys: Keys, vectors: Vectors) -> None:
-    """Update a table, again and again while one of its databases is away."""
+    """Update a table, and retry while one of its databases is not available."""
     while not store.closed.is_set():
         try:
             store.update(name, keys, vectors)
@@ -102,7 +101,7 @@ def _consume_kafka(store: Store, source: UpdateSource) -> None:
     """Apply the messages of all tables' topics, from their beginning."""
     import confluent_kafka as kafka
 
-    tables = {topic(store, each): each for each in store.tables}
+    tables = {topic(store, table): table for table in store.tables}
     consumer: Any = kafka.Consumer(
         {
             "bootstrap.servers": source.brokers,
@@ -124,7 +123,7 @@ def _consume_kafka(store: Store, source: UpdateSource) -> None:
                 try:
                     rows = np.frombuffer(message.value() or b"", row)
                     _update(store, table.name, rows["key"].copy(), rows["vector"].copy())
-                except ValueError as error:  # of no whole rows, or a vector that is not finite
+                except ValueError as error:  # an incomplete row, or a vector that is not finite
                     LOG.warning("a message of %s was skipped: %s", message.topic(), error)
     finally:
         consumer.close()

@@ -1,6 +1,4 @@
-"""What a reader sees of a network and of its exported graph: layers, tensors and operators, as rows
-of tables.
-"""
+"""Tables of a network's layers, a served model's tensors and an exported graph's operators."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +18,8 @@ MOST = 12  # rows of operators
 
 
 def layers(network: Network) -> Rows:
-    """One row for each kind of layer that has parameters, the largest first; one for the kinds that
-    have none, and one for all.
+    """Return one row for each kind of layer with parameters, the largest first, one for all kinds
+    without, and one for the total.
 
     `network` is a torch module or a Keras model, whose kinds are named after their classes, or a
     graph, whose kinds are its operators.
@@ -47,21 +45,21 @@ def layers(network: Network) -> Rows:
 
 
 def _layers(network: Network) -> Iterator[tuple[str, int]]:
-    """Return the kind of each layer, and how many parameters it has itself."""
+    """Yield the kind of each layer, and the number of its own parameters."""
     if isinstance(network, Graph):
         yield from network.layers
         return
     if hasattr(network, "children"):  # PyTorch's
-        own = sum(each.numel() for each in network.parameters(recurse=False))
+        parameters = sum(parameter.numel() for parameter in network.parameters(recurse=False))
         inside = list(network.children())
-        if own or not (inside or type(network).__name__ == "Identity"):
-            yield type(network).__name__, own
+        if parameters or not (inside or type(network).__name__ == "Identity"):
+            yield type(network).__name__, parameters
     else:
-        inside = [each for each in getattr(network, "layers", ()) if not _is_input(each)]
+        inside = [layer for layer in getattr(network, "layers", ()) if not _is_input(layer)]
         if not inside:
-            yield type(network).__name__, sum(prod(each.shape) for each in network.weights)
-    for each in inside:
-        yield from _layers(each)
+            yield type(network).__name__, sum(prod(weight.shape) for weight in network.weights)
+    for layer in inside:
+        yield from _layers(layer)
 
 
 def _is_input(layer: object) -> bool:
@@ -69,25 +67,25 @@ def _is_input(layer: object) -> bool:
 
 
 def signature(config: ExportConfig) -> Rows:
-    """One row for each tensor of each served model, in order: its name for clients, its type and
-    shape, and what it is. Tensors that differ in nothing but their names share a row.
+    """Return one row for each tensor of each served model, in order: its name for clients, its type
+    and shape, and its meaning. Tensors that differ only by their names share a row.
     """
     parts = ensemble.parts(config)
-    found: dict[tuple[Value, ...], list[str]] = {}
+    rows: dict[tuple[Value, ...], list[str]] = {}
     for part in parts:
         model = {"model": part.name} if len(parts) > 1 else {}
         for kind, tensors in (("input", part.inputs), ("output", part.outputs)):
-            for name, own in tensors.items():
-                row = {**model, "tensor": kind, "name": "", **_facts(own, part.flat.get(own.name))}
-                called = name if name == own.name else f"{name} ({own.name} in its graph)"
-                found.setdefault(tuple(row.items()), []).append(called)  # type: ignore[arg-type]
+            for name, spec in tensors.items():
+                row = {**model, "tensor": kind, "name": "", **_row(spec, part.flat.get(spec.name))}
+                called = name if name == spec.name else f"{name} ({spec.name} in its graph)"
+                rows.setdefault(tuple(row.items()), []).append(called)  # type: ignore[arg-type]
     return [
         {**dict(row), "name": ", ".join(names)}  # type: ignore[arg-type]
-        for row, names in found.items()
+        for row, names in rows.items()
     ]
 
 
-def _facts(tensor: Tensor, flat: int | None) -> dict[str, Value]:
+def _row(tensor: Tensor, flat: int | None) -> dict[str, Value]:
     shape = ["batch", *map(str, tensor.shape)]
     if flat:
         shape = [f"{flat} of each sample"]
@@ -100,15 +98,15 @@ def show_calls(artifact: Artifact) -> "Markdown":
     """Show the calls of tools that made an artifact, as one would type them."""
     from IPython.display import Markdown
 
-    found = artifact.facts.get("calls")
-    lines = found if isinstance(found, list) and found else ["# none: the file is taken as it is"]
+    calls = artifact.facts.get("calls")
+    lines = calls if isinstance(calls, list) and calls else ["# none: the file is taken as it is"]
     block = "\n".join(["```python", *map(str, lines), "```"])
     return Markdown(block)  # type: ignore[no-untyped-call]
 
 
 def operators(artifact: Artifact) -> Rows:
-    """One row for each of the most frequent operators of an artifact's graph, one for all others,
-    and one for all; or one that says why they were not counted.
+    """Return one row for each of the most frequent operators of an artifact's graph, one for all
+    others, and one for the total. If they were not counted, the only row has the reason.
     """
     counts = counted(artifact)
     if not counts:
@@ -124,6 +122,6 @@ def operators(artifact: Artifact) -> Rows:
 
 def counted(artifact: Artifact) -> Counter[str]:
     """Return the operators of an artifact's graph by kind; none if they were not counted."""
-    found = artifact.facts.get("operators")
-    counts = found if isinstance(found, dict) else {}
+    recorded = artifact.facts.get("operators")
+    counts = recorded if isinstance(recorded, dict) else {}
     return Counter({kind: count for kind, count in counts.items() if isinstance(count, int)})

@@ -26,7 +26,7 @@ _verified: dict[Path, tuple[str, list[tuple[int, int]]]] = {}  # by folder, for 
 
 
 def require(config: ExportConfig, stage: str) -> Artifact:
-    """Find the artifact of an earlier stage and verify its files.
+    """Return the artifact of an earlier stage, and verify its files.
 
     Files are hashed once per process, and again if one has changed since. Raises `ArtifactError`
     that names the command which makes the artifact. What is served as it was exported needs no
@@ -51,14 +51,14 @@ def require(config: ExportConfig, stage: str) -> Artifact:
 
 
 def _stamps(artifact: Artifact) -> list[tuple[int, int]]:
-    """Return inode and ctime of each file; a program that restores its times cannot set ctime."""
+    """Return inode and ctime of each file; a program that restores mtimes cannot set ctime."""
     paths = (artifact.folder / name for name in artifact.files)
-    found = (path.stat() for path in paths if path.is_file())
-    return [(status.st_ino, status.st_ctime_ns) for status in found]
+    statuses = (path.stat() for path in paths if path.is_file())
+    return [(status.st_ino, status.st_ctime_ns) for status in statuses]
 
 
 def _made(folder: Path) -> Artifact:
-    """Find an artifact that this process has just made, and hashed while doing so."""
+    """Return an artifact that this process has just made and hashed."""
     artifact = find_artifact(folder)
     assert artifact is not None
     return artifact
@@ -77,14 +77,14 @@ def _make(
         name, precision = config.format, config.precision
     fmt, release = formats.get(name), config.server.release
     folder = artifact_folder(config, config.stage)
-    with create_artifact(folder) as (temporary, facts):
+    with create_artifact(folder) as (temporary, metadata):
         started = time.monotonic()
         ensemble.write_preprocessing(config, origin, temporary)
         batch = datasets.some(config, dataset, models.at_once(config.model, EXAMPLE_BATCH))
         build = _build(config, fmt, precision, ensemble.graph_inputs(config, temporary, batch))
         build = replace(build, calibration=_calibration(config, temporary))
         if fmt.IMAGE and run_in_image and config.server.is_native:
-            facts["release"] = release
+            metadata["release"] = release
             image = fmt.IMAGE.format(release=release)
             build = replace(build, in_image=partial(run_in_image, image))
         try:
@@ -95,15 +95,17 @@ def _make(
             what = f"{config.model} cannot be built as {name} {precision}"
             line = " ".join(str(error).split())[:300]
             raise FormatError(f"{what}: {type(error).__name__}: {line}") from error
-        facts.update(format=name, precision=precision, seconds=round(time.monotonic() - started, 1))
-        facts.update(_described(temporary / fmt.FILE, fmt), calls=list(build.calls))
+        metadata.update(
+            format=name, precision=precision, seconds=round(time.monotonic() - started, 1)
+        )
+        metadata.update(_described(temporary / fmt.FILE, fmt), calls=list(build.calls))
         if config.stage == "export":
-            facts["work"] = _work(temporary / fmt.FILE, build)
+            metadata["work"] = _work(temporary / fmt.FILE, build)
     return _made(folder)
 
 
 def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) -> Build:
-    """Return what an artifact is made for, but for its calibration."""
+    """Return the build settings of an artifact, without its calibration."""
     graph = ensemble.parts(config)[-1]
     return Build(
         precision,
@@ -117,24 +119,24 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
 
 
 def asked(config: ConvertConfig) -> list[Setting]:
-    """Return the settings of the conversion beside format and precision."""
+    """Return the settings of the conversion other than format and precision."""
     if is_as_exported(config):
         return []
-    found, fmt = list[Setting](), formats.get(config.format)
+    settings, fmt = list[Setting](), formats.get(config.format)
     if config.calibration:
         (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
         why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
-        found.append(Setting("calibration", f"{count:,} training samples, seed {seed}", why))
+        settings.append(Setting("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
             why = (
                 "The largest and the mean difference, in standard deviations of an output. Beyond "
                 "them, the layer that costs most accuracy goes back to fp32."
             )
-            found.append(Setting("tolerances", f"{most:.2g} and {mean:.2g}", why))
+            settings.append(Setting("tolerances", f"{most:.2g} and {mean:.2g}", why))
     if fmt.asks:
         inputs = ensemble.example_inputs(config, EXAMPLE_BATCH)
-        found += fmt.asks(_build(config, fmt, config.precision, inputs))
-    return found
+        settings += fmt.asks(_build(config, fmt, config.precision, inputs))
+    return settings
 
 
 def is_as_exported(config: ConvertConfig) -> bool:
@@ -143,7 +145,7 @@ def is_as_exported(config: ConvertConfig) -> bool:
 
 
 def _described(path: Path, fmt: Format) -> dict[str, JsonValue]:
-    """Return the operators of a file; a text that says why, if they cannot be counted."""
+    """Return the operators of a file, or the reason why they cannot be counted."""
     try:
         return {**fmt.describe(path)} if fmt.describe else {}  # type: ignore[dict-item]
     except Exception as error:  # readers of protobuf and of TorchScript raise anything
@@ -156,9 +158,9 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
     """
     if not isinstance(config, ConvertConfig) or config.calibration is None:
         return []
-    (count, seed), place = config.calibration, datasets.dataset_place(config)
+    (count, seed), dataset = config.calibration, datasets.dataset_place(config)
     model = models.get(config.model)
-    samples = model.training_samples(config, place.path, count, seed)
+    samples = model.training_samples(config, dataset.path, count, seed)
     samples = datasets.request(config, samples)
     size = models.at_once(config.model, model.CALIBRATION[1])
     batches = ({k: v[i : i + size] for k, v in samples.items()} for i in range(0, count, size))
@@ -166,7 +168,7 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
 
 
 def _work(path: Path, build: Build) -> JsonValue:
-    """Count what the exported graph needs for a sample; a text that says why, if it cannot be."""
+    """Return the work of the exported graph per sample, or the reason why it cannot be counted."""
     try:
         return work.count(path, build.inputs, build.samples).facts()
     except Exception as error:  # OpenVINO's front ends raise anything
@@ -205,21 +207,21 @@ def _as_exported(config: ExportConfig) -> Artifact | None:
 
 def _taken(config: ConvertConfig, exported: Artifact) -> Artifact:
     folder = artifact_folder(config, "convert")
-    with create_artifact(folder) as (temporary, facts):
+    with create_artifact(folder) as (temporary, metadata):
         ensemble.link_files(exported, temporary, exported.files)
-        facts.update(format=config.format, precision=config.precision, seconds=0.0)
-        facts.update({key: exported.facts[key] for key in DESCRIBED if key in exported.facts})
-        facts["note"] = "taken as exported"
+        metadata.update(format=config.format, precision=config.precision, seconds=0.0)
+        metadata.update({key: exported.facts[key] for key in DESCRIBED if key in exported.facts})
+        metadata["note"] = "taken as exported"
     return _made(folder)
 
 
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
-    """Identify what `stage` works on: its data set, and its checkpoint or the artifact before."""
-    found = {"dataset": datasets.dataset_place(config).name}
+    """Identify the inputs of `stage`: its data set, and its checkpoint or the previous artifact."""
+    identifiers = {"dataset": datasets.dataset_place(config).name}
     if stage == "export":
-        return found | {"checkpoint": datasets.checkpoint_place(config).name}
+        return identifiers | {"checkpoint": datasets.checkpoint_place(config).name}
     before = needed(config.model, stage)
     if not before:
-        return found | {"checkpoint": datasets.checkpoint_place(config).name}
+        return identifiers | {"checkpoint": datasets.checkpoint_place(config).name}
     artifact = find_artifact(artifact_folder(config, before))
-    return found | {before: artifact.sha256 if artifact else "missing"}
+    return identifiers | {before: artifact.sha256 if artifact else "missing"}

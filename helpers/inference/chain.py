@@ -1,5 +1,5 @@
-"""Sessions one after the other, each of which takes outputs of earlier ones: in this process, and
-as the runtime of a served model, of which a repository takes this file along.
+"""A sequence of sessions, each of which takes outputs of earlier ones. It runs in this process, or
+as the runtime of a served model, whose repository has a copy of this file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     Tensors = dict[str, Any]  # arrays, or on a GPU PyTorch's tensors
 
 FILE = "chain.json"
-SHARED = ("counters", "configure", "close")  # of a session, which the adapter asks for
+SHARED = ("counters", "configure", "close")  # methods of a session that the adapter calls
 
 
 @dataclass(frozen=True)
 class Step:
-    """A session, and how the whole names its inputs and outputs: name -> the session's own."""
+    """A session, with its inputs and outputs: the chain's name -> the session's name."""
 
     session: Any
     inputs: Mapping[str, str]
@@ -34,24 +34,24 @@ class Chain:
 
     def __init__(self, steps: Sequence[Step], on_device: bool = False) -> None:
         self._steps = steps
-        # on a GPU, what a session leaves there goes to the next one there
+        # on a GPU, outputs of a session stay there for the next one
         name = "run_on_device" if on_device else "run"
-        self._calls = [getattr(each.session, name, each.session.run) for each in steps]
+        self._calls = [getattr(step.session, name, step.session.run) for step in steps]
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Compute the last step's outputs, under the names that the whole has for them."""
+        """Return the last step's outputs, under the chain's names."""
         tensors = self.run_all(inputs)
         return {name: tensors[name] for name in self._steps[-1].outputs}
 
     def run_all(self, inputs: Tensors) -> Tensors:
-        """Return every tensor that the whole has a name for: inputs, intermediate ones, outputs."""
+        """Return every tensor with a name in the chain: inputs, intermediate ones and outputs."""
         tensors = dict(inputs)
         for step, call in zip(self._steps, self._calls):  # noqa: B905
-            own = {name: tensors[whole] for whole, name in step.inputs.items()}
+            feeds = {name: tensors[chain_name] for chain_name, name in step.inputs.items()}
             if step.flat:
-                own = {name: values.reshape(-1) for name, values in own.items()}
-            results = call(own)
-            tensors.update({whole: results[name] for whole, name in step.outputs.items()})
+                feeds = {name: values.reshape(-1) for name, values in feeds.items()}
+            results = call(feeds)
+            tensors.update({chain_name: results[name] for chain_name, name in step.outputs.items()})
         return tensors
 
 
@@ -60,10 +60,10 @@ def load(path: Path, threads: int, device: str) -> Chain:
     `sys.path`: the adapter puts this one there.
     """
     steps = []
-    for each in json.loads(path.read_text()):
-        runtime = importlib.import_module(each["code"])
-        session = runtime.load(path.parent / each["file"], threads, device)
-        steps.append(Step(session, each["inputs"], each["outputs"], each["flat"]))
+    for entry in json.loads(path.read_text()):
+        runtime = importlib.import_module(entry["code"])
+        session = runtime.load(path.parent / entry["file"], threads, device)
+        steps.append(Step(session, entry["inputs"], entry["outputs"], entry["flat"]))
     chain = Chain(steps, on_device=device == "gpu")
     if device == "gpu":
         setattr(chain, "run_on_device", chain.run)  # noqa: B010

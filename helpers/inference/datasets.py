@@ -27,12 +27,12 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The name of its recipe, or the fingerprint of the user's files."""
+        """Return the name of its recipe, or the fingerprint of the user's files."""
         return self.made.name if self.made else store.fingerprint(self.path)
 
     @property
     def sha256(self) -> str:
-        """The hash of what was made or of a user's file; of a user's folder, the fingerprint."""
+        """Return the hash of the artifact or user file, or the fingerprint of a user folder."""
         if self.made and (artifact := store.find_artifact(self.made)):
             return artifact.sha256
         return store.file_digest(self.path) if self.path.is_file() else store.fingerprint(self.path)
@@ -50,8 +50,8 @@ class Prepared:
 def recipe_folder(config: ExportConfig, kind: str) -> Path:
     """Return the folder of the "dataset", "checkpoint" or "reference" (`kind`) that is made here.
 
-    Its name has a hash of the fields and source files that decide its content, so that a change of
-    them leads to a new folder.
+    Its name contains a hash of the fields and source files that determine its content. So a change
+    of them leads to a new folder.
     """
     value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
@@ -75,24 +75,24 @@ def _is_generated(config: ExportConfig) -> bool:
 
 
 def dataset_place(config: ExportConfig) -> Place:
-    """Find the data set: a generated one, one that is made from raw files, or the user's."""
-    given, raw = store.from_root(config.dataset), models.raw(config.model)
-    if _is_generated(config) or (raw and raw.holds_raw(given)):
+    """Return the place of the data set: generated, made from raw files, or the user's."""
+    path, raw = store.from_root(config.dataset), models.raw(config.model)
+    if _is_generated(config) or (raw and raw.holds_raw(path)):
         folder = recipe_folder(config, "dataset")
         return Place(folder, made=folder)
-    return Place(given)
+    return Place(path)
 
 
 def checkpoint_place(config: ExportConfig) -> Place:
-    """Find the checkpoint: a fitted one, or the user's.
+    """Return the place of the checkpoint: fitted, or the user's.
 
     Raises `ParameterError` if one would have to be fitted to a data set that is not generated.
     """
     if config.checkpoint != "fitted":
         return Place(store.from_root(config.checkpoint))
     if not _is_generated(config):
-        found = f"a generated data set, but dataset is '{config.dataset}'"
-        raise ParameterError(f"checkpoint 'fitted' needs {found}. Set the path of a checkpoint.")
+        reason = f"a generated data set, but dataset is '{config.dataset}'"
+        raise ParameterError(f"checkpoint 'fitted' needs {reason}. Set the path of a checkpoint.")
     folder = recipe_folder(config, "checkpoint")
     return Place(folder / "checkpoint", made=folder)
 
@@ -112,20 +112,20 @@ def prepare(config: ExportConfig) -> Prepared:
     dataset = model.open_dataset(config, data.path)
     if checkpoint.made and checkpoint.is_missing:
         print("fitting a small checkpoint to the data set")
-        with store.create_artifact(checkpoint.made) as (temporary, facts):
+        with store.create_artifact(checkpoint.made) as (temporary, metadata):
             started = time.monotonic()
             model.prepare_checkpoint(config, data.path, temporary / checkpoint.path.name)
-            facts["fitted_seconds"] = round(time.monotonic() - started, 1)
+            metadata["fitted_seconds"] = round(time.monotonic() - started, 1)
     hashes = {"dataset": data.sha256, "checkpoint": checkpoint.sha256}
     return Prepared(dataset, checkpoint.path, hashes)
 
 
 def open_dataset(config: ExportConfig) -> Dataset:
     """Open the data set; raise `ArtifactError` if the export stage has yet to make it."""
-    place = dataset_place(config)
-    if place.is_missing:
+    data = dataset_place(config)
+    if data.is_missing:
         raise ArtifactError(f"{config.model} has no data set yet. Run: {command(config, 'export')}")
-    return models.get(config.model).open_dataset(config, place.path)
+    return models.get(config.model).open_dataset(config, data.path)
 
 
 def requests(
@@ -136,7 +136,7 @@ def requests(
 
 
 def some(config: ExportConfig, dataset: Dataset, count: int) -> Arrays:
-    """Return `count` samples as a request, spread over the set; one that has fewer begins again."""
+    """Return `count` samples as a request, spread over the data set; a smaller set is repeated."""
     batch = next(requests(config, dataset, count, count))
     if len(next(iter(batch.values()))) == count:
         return batch

@@ -1,5 +1,5 @@
-"""The components of a served model: one graph, or a lookup and the graph after it; how they run in
-this process, in their runtimes or in the framework, and with how many threads.
+"""The components of a served model: one graph, or a lookup and the graph after it. This module also
+runs them in this process, by their runtimes or by the framework, and sets their threads.
 
 Each component has its own session. A chain of them is a session too, and does in one process what
 Triton's ensemble scheduler does between models.
@@ -24,12 +24,12 @@ from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
 from helpers.store import Artifact, link_or_copy, outputs
 from helpers.store import physical_cores as physical_cores
 
-_folders: list[str] = []  # of the databases of each server that this process runs
+_folders: list[str] = []  # the databases of each server that this process runs
 
 
 @dataclass(frozen=True)
 class Component:
-    """One served part: which file of an artifact it loads, how, and with which modules."""
+    """One served part: the artifact's file that it loads, its loader and the modules it needs."""
 
     part: Part
     file: str
@@ -40,15 +40,15 @@ class Component:
 
 
 def step(part: Part, session: Session | None = None) -> Step:
-    """Make a part's session one of a chain's steps."""
-    inputs = {name: own.name for name, own in part.inputs.items()}
-    outputs = {name: own.name for name, own in part.outputs.items()}
+    """Return a part's session as a step of a chain."""
+    inputs = {name: tensor.name for name, tensor in part.inputs.items()}
+    outputs = {name: tensor.name for name, tensor in part.outputs.items()}
     return Step(session, inputs, outputs, bool(part.flat))
 
 
 @dataclass(frozen=True)
 class EncodedSession:
-    """A session that takes samples and computes on what travels of them."""
+    """A session that takes samples, and computes on their encoded form."""
 
     session: Session
     wire: Wire
@@ -64,8 +64,8 @@ def composition(config: ExportConfig) -> Ensemble | None:
 
 def wire(config: ExportConfig, folder: Path) -> Wire | None:
     """Return how samples travel to the lookup whose files `folder` has; None if unchanged."""
-    found = composition(config)
-    return found.wire(folder / found.FOLDER) if found else None
+    ensemble = composition(config)
+    return ensemble.wire(folder / ensemble.FOLDER) if ensemble else None
 
 
 def databases_folder(config: ExportConfig, repository: Path) -> Path:
@@ -75,9 +75,10 @@ def databases_folder(config: ExportConfig, repository: Path) -> Path:
 
 @contextmanager
 def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
-    """Keep the databases of stores that start in the block, in this process or in a server, in
-    the folder of their repository, unless the user has set another. Databases of a hidden
-    repository, which is a temporary one, are removed at the end.
+    """Keep the databases of stores that start in the block in the folder of their repository.
+
+    A folder that the user has set has precedence. Databases of a hidden repository, which is a
+    temporary one, are removed at the end.
     """
     if config.lookup != "hps":
         yield
@@ -127,75 +128,74 @@ def parts(config: ExportConfig) -> tuple[Part, ...]:
 def components(config: ExportConfig, format_name: str) -> tuple[Component, ...]:
     """List the components of an artifact whose graph has the format `format_name`."""
     fmt, (*lookups, graph) = formats.get(format_name), parts(config)
-    found = Component(graph, fmt.FILE, Path(getfile(fmt.load)), fmt.load, fmt.RUNTIME)
+    component = Component(graph, fmt.FILE, Path(getfile(fmt.load)), fmt.load, fmt.RUNTIME)
     if ensemble := composition(config):
-        own = ensemble.FOLDER, ensemble.CODE, ensemble.load, ensemble.RUNTIME
-        return Component(lookups[0], *own, is_store=ensemble.CODE.is_dir()), found
-    return (found,)
+        fields = ensemble.FOLDER, ensemble.CODE, ensemble.load, ensemble.RUNTIME
+        return Component(lookups[0], *fields, is_store=ensemble.CODE.is_dir()), component
+    return (component,)
 
 
 def whole(config: ExportConfig) -> Part:
     """Describe all parts as one model, as a client sees them."""
-    found = parts(config)
-    made = {name for part in found for name in part.outputs}
+    members = parts(config)
+    produced = {name for part in members for name in part.outputs}
 
-    def seen(part: Part, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def view(part: Part, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
-            name: Tensor(name, own.dtype, (-1,) if part.flat else own.shape)
-            for name, own in tensors.items()
+            name: Tensor(name, spec.dtype, (-1,) if part.flat else spec.shape)
+            for name, spec in tensors.items()
         }
 
-    inputs = {name: own for part in found for name, own in seen(part, part.inputs).items()}
-    given = {name: own for name, own in inputs.items() if name not in made}
-    return Part(config.model, given, seen(found[-1], found[-1].outputs))
+    inputs = {name: spec for part in members for name, spec in view(part, part.inputs).items()}
+    external = {name: spec for name, spec in inputs.items() if name not in produced}
+    return Part(config.model, external, view(members[-1], members[-1].outputs))
 
 
 def served(config: DeployConfig) -> tuple[Component, ...]:
-    """List the models that Triton runs: a component each, or one that is all of them in turn."""
-    found = components(config, config.format)
-    if len(found) == 1 or config.composition == "ensemble":
-        return found
-    modules = tuple(module for each in found for module in each.modules)
-    is_store = any(each.is_store for each in found)
+    """List the models that Triton runs: one per component, or one for the chain of them."""
+    members = components(config, config.format)
+    if len(members) == 1 or config.composition == "ensemble":
+        return members
+    modules = tuple(module for component in members for module in component.modules)
+    is_store = any(component.is_store for component in members)
     path = Path(chain.__file__)
     return (Component(whole(config), chain.FILE, path, chain.load, modules, is_store),)
 
 
 def place(config: DeployConfig, repository: Path, component: Component) -> Path:
     """Return where a repository has the files of a component."""
-    whole_or_parts = served(config)
-    name = component.part.name if len(whole_or_parts) > 1 else whole_or_parts[0].part.name
+    members = served(config)
+    name = component.part.name if len(members) > 1 else members[0].part.name
     return repository / name / "1"
 
 
 def load(
     config: ExportConfig, name: str, folder: Callable[[Component], Path], threads: int, device: str
 ) -> Session:
-    """Load an artifact of the format `name` in this process; `folder` says where a part is."""
+    """Load an artifact of the format `name` in this process; `folder` returns a part's folder."""
     steps = [
-        step(each.part, each.load(folder(each) / each.file, threads, device))
-        for each in components(config, name)
+        step(component.part, component.load(folder(component) / component.file, threads, device))
+        for component in components(config, name)
     ]
     if len(steps) == 1:
         session: Session = steps[0].session
         return session
-    found = wire(config, folder(components(config, name)[0]))
-    return EncodedSession(Chain(steps), found) if found else Chain(steps)
+    codec = wire(config, folder(components(config, name)[0]))
+    return EncodedSession(Chain(steps), codec) if codec else Chain(steps)
 
 
 def needs_native_backend(config: StageConfig, format_name: str) -> bool:
-    """Return whether only the server can run the format: this process has no runtime, or another
-    one.
-    """
+    """Return whether only the server can run the format, as this process lacks its runtime."""
     if not config.server.is_native:
         return False
     return bool(formats.built_for(format_name) or formats.missing(format_name, config.device))
 
 
 def runs_in_process(config: DeployConfig) -> bool:
-    """Return whether this process can run the deployed file with the runtime that serves it. If
-    not, the ratio of served to bare throughput would compare two runtimes: a native backend has a
-    version of its own, other settings of its threads, and perhaps an accelerator.
+    """Return whether this process can run the deployed file with the runtime that serves it.
+
+    If not, the relative throughput would compare two runtimes: a native backend has its own version
+    and thread settings, and perhaps an accelerator.
     """
     return not (config.server.is_native or models.get(config.model).BACKEND)
 
@@ -204,20 +204,20 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into the inputs of the graph; `folder` contains the parts before it."""
     *lookups, graph = parts(config)
     if ensemble := composition(config):
-        found, lookup = wire(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
-        batch = Chain([step(lookups[0], lookup)]).run_all(found.encode(batch) if found else batch)
-    chosen = {own.name: batch[name] for name, own in graph.inputs.items()}
-    return {name: each.reshape(-1) for name, each in chosen.items()} if graph.flat else chosen
+        codec, lookup = wire(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
+        batch = Chain([step(lookups[0], lookup)]).run_all(codec.encode(batch) if codec else batch)
+    chosen = {tensor.name: batch[name] for name, tensor in graph.inputs.items()}
+    return {name: array.reshape(-1) for name, array in chosen.items()} if graph.flat else chosen
 
 
 def example_inputs(config: ExportConfig, samples: int) -> Arrays:
     """Return zeros of the shapes that a batch has as the graph's inputs."""
     graph = parts(config)[-1]
     shapes = {
-        own.name: (samples * graph.flat[own.name],) if graph.flat else (samples, *own.shape)
-        for own in graph.inputs.values()
+        spec.name: (samples * graph.flat[spec.name],) if graph.flat else (samples, *spec.shape)
+        for spec in graph.inputs.values()
     }
-    return {own.name: np.zeros(shapes[own.name], own.dtype) for own in graph.inputs.values()}
+    return {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in graph.inputs.values()}
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artifact, folder: Path) -> None:
@@ -253,19 +253,19 @@ class FrameworkSession:
         if self.framework == "torch":
             import torch
 
-            arrays = (torch.from_numpy(inputs[own.name]) for own in self.graph.inputs.values())
+            arrays = (torch.from_numpy(inputs[spec.name]) for spec in self.graph.inputs.values())
             with torch.inference_mode():
                 results = self.network(*(a.float() if a.is_floating_point() else a for a in arrays))
         else:
             results = self.network(inputs, training=False)
         tensors = results if isinstance(results, (list, tuple)) else (results,)
-        names = (own.name for own in self.graph.outputs.values())
+        names = (spec.name for spec in self.graph.outputs.values())
         return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
 
 
 def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
-    """Load a checkpoint in its framework; a lookup reads the checkpoint's own files, in the
-    simplest way that there is, whichever is served.
+    """Load a checkpoint in its framework. A lookup reads the checkpoint's own files in the simplest
+    way, independently of the served lookup.
     """
     config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)

@@ -1,12 +1,12 @@
-"""The arithmetic that a graph needs for a sample and the bytes that it must move: a lower bound of
-both, so that the machine's peaks give an upper bound of throughput.
+"""Lower bounds of a graph's arithmetic and memory traffic per sample. With them the machine's peaks
+give an upper bound of throughput.
 
-Every exported file is read by OpenVINO, which has front ends for ONNX, SavedModel and TorchScript
-and infers all shapes for a batch. Counted are products: convolutions, matrix products (attention is
-made of them) and LSTM layers, two operations for a multiply and an add; element-wise operations,
-normalisations and softmax are left out. Of memory there are the weights, once for a batch, of a
-table that is looked up the rows alone, and inputs and outputs. Activations between two operations
-are left out: a cache may keep them.
+OpenVINO reads every exported file: it has front ends for ONNX, SavedModel and TorchScript, and
+infers all shapes for a batch. Arithmetic includes convolutions, matrix multiplications (also those
+of attention) and LSTM layers. A multiply and an add are two operations. Element-wise operations,
+normalisations and softmax are not counted. Memory traffic includes the weights once per batch, the
+rows that are looked up in tables, inputs and outputs. Activations between two operations are not
+counted, as a cache may keep them.
 """
 
 import warnings
@@ -32,7 +32,7 @@ NOT_COUNTED = ("TensorIterator", "Loop", "If", "GRUSequence", "RNNSequence")
 
 @dataclass(frozen=True)
 class Work:
-    """What a graph needs at least."""
+    """The arithmetic and the memory traffic that a graph needs at least."""
 
     flop: float  # of a sample
     weights: float  # numbers that a batch reads once
@@ -40,19 +40,19 @@ class Work:
     io_bytes: float  # of a sample's inputs and outputs
 
     def bytes(self, precision: str, batch: float) -> float:
-        """Bytes that a sample of a batch moves with weights in `precision`."""
+        """Return the bytes that a sample of a batch moves with weights in `precision`."""
         return BYTES[precision] * (self.weights / batch + self.looked_up) + self.io_bytes
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return it as an artifact's manifest keeps it."""
+        """Return the fields as an artifact's manifest keeps them."""
         return asdict(self)
 
 
 def exported_work(config: ExportConfig) -> Work | None:
     """Read what the experiment's exported graph needs; None if it could not be counted."""
     artifact = find_artifact(artifact_folder(config, "export"))
-    facts = artifact.facts.get("work") if artifact else None
-    return TypeAdapter(Work).validate_python(facts) if isinstance(facts, dict) else None
+    counts = artifact.facts.get("work") if artifact else None
+    return TypeAdapter(Work).validate_python(counts) if isinstance(counts, dict) else None
 
 
 def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
@@ -62,10 +62,10 @@ def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
     is not counted, and what OpenVINO raises for a file that it does not read.
     """
     model = _read(path)
-    named = {name: port for port in model.inputs for name in port.get_names()}
+    ports_by_name = {name: port for port in model.inputs for name in port.get_names()}
     # TorchScript's inputs have names of their own, and are in order
-    ports = [named.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
-    model.reshape({port: each.shape for port, each in zip(ports, inputs.values(), strict=True)})
+    ports = [ports_by_name.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
+    model.reshape({port: array.shape for port, array in zip(ports, inputs.values(), strict=True)})
     size = samples or len(next(iter(inputs.values())))
     flop, weights, looked_up = 0.0, 0, 0
     for node in model.get_ordered_ops():
@@ -96,18 +96,18 @@ def _read(path: Path) -> "openvino.Model":
 
 def _flop(node: "openvino.Node") -> float:
     """Count the operations of one, by the shapes of its inputs and its output."""
-    kind, given = node.get_type_name(), [list(port.get_shape()) for port in node.inputs()]
+    kind, shapes = node.get_type_name(), [list(port.get_shape()) for port in node.inputs()]
     if kind in NOT_COUNTED:
         raise ValueError(f"the cost of the operator {kind} is unknown")
     if kind in CONVOLUTIONS:  # a kernel is [groups if any, outputs, inputs, *size]
-        terms = prod(given[1][1 + (kind == "GroupConvolution") :])
+        terms = prod(shapes[1][1 + (kind == "GroupConvolution") :])
     elif kind == "MatMul":
-        terms = given[0][-2 if node.get_attributes()["transpose_a"] else -1]
+        terms = shapes[0][-2 if node.get_attributes()["transpose_a"] else -1]
     elif kind == "ScaledDotProductAttention":  # [..., queries, size], [..., keys, size], values
-        return float(2 * prod(given[0][:-1]) * given[1][-2] * (given[0][-1] + given[2][-1]))
+        return float(2 * prod(shapes[0][:-1]) * shapes[1][-2] * (shapes[0][-1] + shapes[2][-1]))
     elif kind in LSTM_WEIGHTS:  # of a sequence [batch, time, size], of a cell [batch, size]
-        gates = sum(prod(given[i][-2:]) for i in LSTM_WEIGHTS[kind])
-        return float(2 * prod(given[0][:-1]) * gates)
+        gates = sum(prod(shapes[i][-2:]) for i in LSTM_WEIGHTS[kind])
+        return float(2 * prod(shapes[0][:-1]) * gates)
     else:
         return 0.0
     return float(2 * prod(node.get_output_shape(0)) * terms)

@@ -28,7 +28,7 @@ INSTALL_GPU = (
 INSTALL_TOOLKIT = "Install the NVIDIA Container Toolkit, which gives containers a GPU."
 NO_DRIVER = "Install NVIDIA's driver, or use params/cpu.yaml."
 NOISY = "Measurements taken meanwhile are marked noisy."
-NAMES = {  # what NVML says, without the maker's name -> as published and in params/
+NAMES = {  # NVML's name without the vendor -> the published name, as in params/
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
     "H100 80GB HBM3": "NVIDIA H100",
@@ -37,9 +37,9 @@ NAMES = {  # what NVML says, without the maker's name -> as published and in par
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: what was found, and how to fix it if it is not `ok`.
+    """The result of one check, and its fix if it is not `ok`.
 
-    `warn` marks what stops nothing from running but affects the results.
+    `warn` marks a problem that stops no run but affects the results.
     """
 
     name: str
@@ -50,29 +50,29 @@ class Check:
 
     @property
     def word(self) -> str:
-        """The check's quality."""
+        """Return the status: "FIX", "WARN" or "ok"."""
         return "FIX" if not self.ok else "WARN" if self.warn else "ok"
 
     @property
     def line(self) -> str:
-        """What to print: the fix only if one is needed."""
+        """Return the line to print, with the fix only if one is needed."""
         fix = f". {self.fix}" if self.fix and self.word != "ok" else ""
         return f"{self.name}: {self.found}{fix}"
 
 
 def run_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
     """Check this machine for what these experiments need."""
-    found = [*_host()]
+    checks = [*_host()]
     if on_gpu := [config for config in configs if config.device == "gpu"]:
-        found += [*gpu_checks(on_gpu), *_gpu_packages(on_gpu)]
+        checks += [*gpu_checks(on_gpu), *_gpu_packages(on_gpu)]
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
-        found += _docker(in_docker)
-    found += _packages(configs)
+        checks += _docker(in_docker)
+    checks += _packages(configs)
     for config in configs:
         reason = preflight.obstacle(config)
         name = f"{config.model} {config.experiment}"
-        found.append(Check(name, not reason, reason or "can run here"))
-    return found
+        checks.append(Check(name, not reason, reason or "can run here"))
+    return checks
 
 
 def _host() -> Iterator[Check]:
@@ -96,29 +96,29 @@ def _host() -> Iterator[Check]:
 
 def _precisions() -> str:
     """Return by which instructions the processor computes each precision in hardware."""
-    found = {
+    instructions = {
         precision: ", ".join(formats.instructions(precision)) for precision in formats.PRODUCTS
     }
-    named = [f"{precision} by {names}" for precision, names in found.items() if names]
-    if lacking := [precision for precision, names in found.items() if not names]:
-        named.append(f"no {', '.join(lacking)} (not faster than fp32)")
-    return "; ".join(named)
+    phrases = [f"{precision} by {names}" for precision, names in instructions.items() if names]
+    if lacking := [precision for precision, names in instructions.items() if not names]:
+        phrases.append(f"no {', '.join(lacking)} (not faster than fp32)")
+    return "; ".join(phrases)
 
 
 def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
-    """Check what the experiments import; a line for each package that cannot be imported."""
-    names = list(dict.fromkeys(name for each in configs for name in packages.needed(each)))
+    """Check the packages that the experiments import; yield one check per broken package."""
+    names = list(dict.fromkeys(name for config in configs for name in packages.needed(config)))
     faults = packages.faults(names)
     if not faults:
         yield Check("packages", True, f"{len(names)} can be imported")
-    for package, found, fix in dict.fromkeys(faults.values()):
-        yield Check(package, False, found.removeprefix("is "), f"Run: {fix}")
+    for package, problem, fix in dict.fromkeys(faults.values()):
+        yield Check(package, False, problem.removeprefix("is "), f"Run: {fix}")
 
 
 def _space(
     name: str, path: Path, needed_gb: float, fix: str, least_gb: float | None = None
 ) -> Check:
-    """Check for free space; between `least_gb`, if given, and `needed_gb` it is enough for some."""
+    """Check the free space; from `least_gb`, if given, up to `needed_gb` it is only a warning."""
     while not path.exists():
         path = path.parent
     free = shutil.disk_usage(path).free / 1e9
@@ -128,18 +128,18 @@ def _space(
 
 
 def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
-    """Check the Docker engine and, if it answers, the image of every release."""
+    """Check the Docker engine and, if it responds, the image of every release."""
     engine = check_call("Docker", "engine {}", containers.engine)
     yield engine
-    for release in sorted({each.server.release for each in configs}):
+    for release in sorted({config.server.release for config in configs}):
         if contents := releases.describe_release(release):
             yield Check(f"release {release}", True, contents)
-    servers = {each.server.image or each.server.release: each.server for each in configs}
+    servers = {config.server.image or config.server.release: config.server for config in configs}
     for name, server in servers.items() if engine.ok else ():
         image = partial(containers.require_image, server)
         yield check_call(f"image {name}", "{}", image)
-    if engine.ok and any(each.device == "gpu" for each in configs):
-        # an engine of a virtual machine gives GPUs without telling how
+    if engine.ok and any(config.device == "gpu" for config in configs):
+        # an engine in a virtual machine may provide GPUs without listing the runtime
         has = "nvidia" in containers.docker("info", "--format={{json .Runtimes}}").stdout
         text = "NVIDIA's runtime" if has else "the engine does not list NVIDIA's runtime"
         yield Check("GPU containers", True, text, INSTALL_TOOLKIT, warn=not has)
@@ -147,27 +147,28 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
 
 def _gpu_packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     """Check the packages by which the Python adapter and TensorRT compute on the GPU here."""
-    if names := {each.format for each in configs if not each.server.is_native}:
+    if names := {config.format for config in configs if not config.server.is_native}:
         lacks = [reason for name in sorted(names) if (reason := formats.missing(name, "gpu"))]
         yield Check("GPU packages", not lacks, "; ".join(lacks) or "installed", INSTALL_GPU)
 
 
-def check_call(name: str, found: str, ask: Callable[[], object]) -> Check:
+def check_call(name: str, template: str, ask: Callable[[], object]) -> Check:
     try:
-        return Check(name, True, found.format(ask()))
+        return Check(name, True, template.format(ask()))
     except DeploymentError as error:
         return Check(name, False, str(error))
 
 
 def matches_target(name: str, target: str) -> bool:
     """Return whether a target is for the device `name`; text in brackets after it is ignored."""
-    known = (name, target_name(name))
-    return target in known or target.startswith(tuple(f"{each} (" for each in known))
+    aliases = (name, target_name(name))
+    return target in aliases or target.startswith(tuple(f"{alias} (" for alias in aliases))
 
 
 def target_name(name: str) -> str:
-    """Return a device's name as in published tables and parameter files: NVML's names change
-    with the driver, and some results were published under the name of the whole machine.
+    """Return a device's name as in published tables and parameter files.
+
+    NVML's names change with the driver. Some results were published under the name of the machine.
     """
     name = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     return NAMES.get(name, f"NVIDIA {name}")
@@ -176,14 +177,14 @@ def target_name(name: str) -> str:
 def this_gpu() -> Gpu:
     """Return the GPU of this machine that CUDA takes first, as its driver reports it.
 
-    Raises `DeviceError` where there is no driver, no GPU, or not the package that asks.
+    Raises `DeviceError` without a driver, a GPU or the package that queries it.
     """
     if not gpu.has_driver():
         raise DeviceError(f"This machine has no NVIDIA driver. {NO_DRIVER}")
     with gpu.opened() as device:
         if device.absent:
             raise DeviceError(". ".join(device.absent))
-        name, memory_mb = (device.ask(gpu.QUERIES[each]) for each in ("name", "memory_total_mb"))
+        name, memory_mb = (device.ask(gpu.QUERIES[query]) for query in ("name", "memory_total_mb"))
         architecture = device.ask(lambda nvml, handle: nvml.nvmlDeviceGetArchitecture(handle))
     if not isinstance(memory_mb, int) or isinstance(architecture, str):
         raise DeviceError(f"The driver does not report which GPU this is. {NO_DRIVER}")
@@ -196,44 +197,44 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("NVIDIA driver", False, "not found", NO_DRIVER)
         return
     with gpu.opened() as device:
-        found, absent = device.record(), device.absent
+        record, absent = device.record(), device.absent
     if absent:
         ok = not preflight.prevents_cuda(absent[0])
         yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
         return
-    name, driver, wanted = str(found["name"]), str(found["driver"]), configs[0].gpu
+    name, driver, target = str(record["name"]), str(record["driver"]), configs[0].gpu
     reason, doubt = (
         next(filter(None, (ask(config.server, driver) for config in configs)), "")
         for ask in (preflight.driver_obstacle, preflight.driver_doubt)
     )
-    text = f"{driver}, CUDA {found['cuda']}"
+    text = f"{driver}, CUDA {record['cuda']}"
     yield Check("NVIDIA driver", not reason, text, reason or doubt, warn=bool(doubt))
     fix = (
-        f"The parameter file is for {wanted}, so results are not comparable. "
+        f"The parameter file is for {target}, so results are not comparable. "
         "Run: triton-notebooks params new"
     )
-    yield Check("GPU", True, name, fix, warn=not matches_target(name, wanted))
-    total, used = found["memory_total_mb"], found["memory_used_mb"]
+    yield Check("GPU", True, name, fix, warn=not matches_target(name, target))
+    total, used = record["memory_total_mb"], record["memory_used_mb"]
     if isinstance(total, int) and isinstance(used, int):
         free = (total - used) / 1000
         text = f"{free:.1f} of {total / 1000:.1f} GB free, {GPU_GB:.0f} needed"
         fix = "Stop the processes that use it. List them: nvidia-smi"
         yield Check("GPU memory", free >= GPU_GB, text, fix)
-    others, memory = found["other_processes"], found["other_memory_mb"]
+    others, memory = record["other_processes"], record["other_memory_mb"]
     text = _text(others, f"{others} other, using {memory} MB")
     fix = f"Stop them. {NOISY}"
     yield Check("GPU processes", True, text, fix, warn=isinstance(others, int) and others > 0)
-    throttled = found["throttle_reasons"]
-    words = [str(each) for each in throttled] if isinstance(throttled, list) else []
-    text = _text(throttled, f"limited by {', '.join(words)}" if words else "not throttled")
+    throttled = record["throttle_reasons"]
+    reasons = [str(entry) for entry in throttled] if isinstance(throttled, list) else []
+    text = _text(throttled, f"limited by {', '.join(reasons)}" if reasons else "not throttled")
     fix = f"Check its cooling and power supply. {NOISY}"
-    yield Check("GPU clocks", True, text, fix, warn=bool(gpu.THROTTLED & set(words)))
-    limit, default = found["power_limit_w"], found["power_limit_default_w"]
+    yield Check("GPU clocks", True, text, fix, warn=bool(gpu.THROTTLED & set(reasons)))
+    limit, default = record["power_limit_w"], record["power_limit_default_w"]
     low = isinstance(limit, float) and isinstance(default, float) and limit < default
     fix = f"The default is {default} W. Run as root: nvidia-smi --power-limit={default}"
     text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
     yield Check("GPU power limit", True, text, fix, warn=low)
-    mig, ecc = str(found["mig"]), str(found["ecc"])
+    mig, ecc = str(record["mig"]), str(record["ecc"])
     fix = "Only a slice of the GPU is used. Run as root: nvidia-smi --multi-instance-gpu=0"
     yield Check("MIG", True, mig, fix, warn=mig == "on")
     fix = "The default is on, which costs bandwidth. Run as root and restart: "
@@ -241,6 +242,6 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     yield Check("ECC", True, ecc, fix, warn=ecc == "off")
 
 
-def _text(fact: JsonValue, text: str) -> str:
-    """Choose what to say of a fact: one that the driver does not tell is a text that says so."""
-    return fact if isinstance(fact, str) else text
+def _text(value: JsonValue, text: str) -> str:
+    """Return `text`, or the driver's `value` if it is itself a text: why there is no answer."""
+    return value if isinstance(value, str) else text

@@ -46,8 +46,8 @@ FAULTS = {  # pynvml's error when no query is possible -> what it means, and how
     ),
     "NVMLError_GpuIsLost": ("the GPU has fallen off the bus", "Restart the machine."),
 }
-# Why clocks are lower than they could be -> our words. Those in SLOWED are faults; a power cap is
-# normal under load and only noted.
+# NVML's reason for lower clocks -> its name here. Those in THROTTLED are faults. A power cap is
+# normal under load and only recorded.
 REASONS = {
     "nvmlClocksEventReasonGpuIdle": "idle",
     "nvmlClocksEventReasonApplicationsClocksSetting": "clocks set by a user",
@@ -113,8 +113,8 @@ UTILIZATION: dict[
 class Device:
     """One GPU, or in `absent` why there is none to query and how to fix that.
 
-    `own` are the processes that are ours with all their descendants: empty if none of ours uses
-    the device, None if it is not known which ones do.
+    `own` are this package's processes that use the device, without their descendants. It is empty
+    if there are none, and None if they are unknown.
     """
 
     nvml: ModuleType | None = None
@@ -130,7 +130,7 @@ class Device:
         return {name: self.ask(query) for name, query in QUERIES.items()} | {**self.others()}
 
     def ask(self, query: Query[Answer]) -> Answer | str:
-        """Answer one query, or say in words why there is no answer."""
+        """Return the answer to one query, or a text that says why there is none."""
         if self.absent:
             return self.absent[0]
         assert self.nvml
@@ -171,21 +171,21 @@ class Device:
 def _with_descendants(pids: Collection[int]) -> set[int]:
     import psutil
 
-    found = set(pids)
+    family = set(pids)
     for pid in pids:
         with suppress(psutil.Error):
-            found |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
-    return found
+            family |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return family
 
 
 @contextmanager
-def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
+def opened(pids: Collection[int] | None = ()) -> Iterator[Device]:
     """Open the GPU that CUDA uses first: the first of CUDA_VISIBLE_DEVICES, else number 0.
 
     On a machine with GPUs of several kinds CUDA and NVML number them alike only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    device = _open(own)
+    device = _open(pids)
     try:
         yield device
     finally:
@@ -194,7 +194,7 @@ def opened(own: Collection[int] | None = ()) -> Iterator[Device]:
                 device.nvml.nvmlShutdown()
 
 
-def _open(own: Collection[int] | None) -> Device:
+def _open(pids: Collection[int] | None) -> Device:
     try:
         import pynvml as nvml
     except ImportError:
@@ -203,10 +203,10 @@ def _open(own: Collection[int] | None) -> Device:
     try:
         nvml.nvmlInit()
         if name.startswith(("GPU-", "MIG-")):
-            return Device(nvml, nvml.nvmlDeviceGetHandleByUUID(name), own)
+            return Device(nvml, nvml.nvmlDeviceGetHandleByUUID(name), pids)
         if not name.isdigit():
             return Device(nvml, absent=HIDDEN)
-        return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), own)
+        return Device(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), pids)
     except nvml.NVMLError as error:
         other = (f"the driver reports no GPU: {error}", "List its GPUs: nvidia-smi -L")
         return Device(nvml, absent=FAULTS.get(type(error).__name__, other))

@@ -1,7 +1,7 @@
 """Which packages an experiment imports, and which of them cannot be imported here.
 
-Each is imported once, in a process of its own. What can be is remembered until a folder changes
-from which it was loaded; what cannot is tried again.
+A separate process imports each package once. A success is cached until one of the folders changes
+from which the package was loaded. A failure is tried again.
 """
 
 import json
@@ -22,13 +22,13 @@ from helpers.machine.probe import Fault
 from helpers.store import ROOT, digest, write_atomic
 from helpers.triton import before_exec
 
-# what every experiment imports: to run a notebook, to serve, to measure, to write the pages
+# packages that every experiment imports: to run a notebook, serve, measure and write the pages
 COMMON = (
     *("ipykernel.kernelapp", "papermill", "nbconvert", "pandas", "seaborn", "scipy.stats"),
     *("tritonclient.grpc", "tritonclient.http", "prometheus_client", "openvino"),
 )
 DATABASES = {"redis_cluster": "redis", "rocks_db": "rocksdict"}  # of the extra `hps`
-WITH = {"tensorflow": ("keras",), "onnxruntime": ("onnx",)}  # what a framework is used with
+WITH = {"tensorflow": ("keras",), "onnxruntime": ("onnx",)}  # packages used with a framework
 BROKEN = "the installation is broken: "  # how a reason begins, unless a framework is only absent
 SETTINGS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -42,49 +42,49 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
     names += (*exported.RUNTIME, *model.PACKAGES)
     names += exported.TOOLS.get(model.FRAMEWORK, ())
     names += () if config.server.is_native else served.RUNTIME
-    names += (each for kind in kinds for each in served.TOOLS.get(kind, ()))
+    names += (tool for kind in kinds for tool in served.TOOLS.get(kind, ()))
     sections = config.hps.values() if isinstance(config, DeployConfig) else ()
-    databases = (str(each.get("type")) for each in sections if isinstance(each, dict))
-    names += (DATABASES[each] for each in databases if each in DATABASES)
+    databases = (str(section.get("type")) for section in sections if isinstance(section, dict))
+    names += (DATABASES[database] for database in databases if database in DATABASES)
     return tuple(dict.fromkeys(names))
 
 
 def obstacle(config: ConvertConfig) -> str:
     """Return which package of an experiment cannot be imported, in one line; empty if all can."""
-    return next((words(name, each) for name, each in faults(needed(config)).items()), "")
+    return next((words(name, fault) for name, fault in faults(needed(config)).items()), "")
 
 
 def require(*names: str) -> None:
     """Raise `InstallationError` if one of these modules, or what is used with it, has a fault."""
-    every = [each for name in names for each in (name, *WITH.get(name, ()))]
+    every = [module for name in names for module in (name, *WITH.get(name, ()))]
     for name, fault in faults(every).items():
         raise InstallationError(words(name, fault))
 
 
 def words(name: str, fault: Fault) -> str:
-    """Return one line that says what is wrong with a module, and what mends it."""
+    """Return one line that says what is wrong with a module, and how to fix it."""
     is_absent = name not in COMMON and fault == probe.fault(name.partition(".")[0])
     return f"{'' if is_absent else BROKEN}{fault.package} {fault.found}. Run: {fault.fix}"
 
 
 def faults(names: Sequence[str]) -> dict[str, Fault]:
-    """Find what is wrong with these modules, by name."""
-    folders, known = _known()
-    if new := [name for name in names if name not in known]:
+    """Return what is wrong with these modules, by name."""
+    folders, results = _known()
+    if new := [name for name in names if name not in results]:
         if sys.stderr.isatty():
             print("checking that each package can be imported", file=sys.stderr)
         for name, fault, read in _imported(new):
-            known[name] = fault
+            results[name] = fault
             folders |= {path: time for path, time in read.items() if not _is_own(path)}
-        sound = [name for name, fault in known.items() if not fault]
+        sound = [name for name, fault in results.items() if not fault]
         with suppress(OSError, RuntimeError, WorkspaceError):  # no home, or one to read only
             write_atomic(_file(), json.dumps([folders, sound]))
-    return {name: fault for name in names if (fault := known[name])}
+    return {name: fault for name in names if (fault := results[name])}
 
 
 @cache
 def _known() -> tuple[dict[str, int], dict[str, Fault | None]]:
-    """Return what this process knows: first what others found that still holds."""
+    """Return the results of this process, which begin with the cached ones that are still valid."""
     with suppress(OSError, RuntimeError, ValueError):
         folders, sound = json.loads(_file().read_text())
         if all(os.stat(path).st_mtime_ns == time for path, time in folders.items()):
@@ -94,7 +94,7 @@ def _known() -> tuple[dict[str, int], dict[str, Fault | None]]:
 
 def _file() -> Path:
     """Return the file that keeps what can be imported in this environment."""
-    paths = [each for each in os.environ.get("PYTHONPATH", "").split(":") if not _is_own(each)]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(":") if not _is_own(path)]
     environment = [sys.prefix, sys.version, paths, os.environ.get("LD_LIBRARY_PATH")]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return folder / f"triton-notebooks/{digest(environment)[:16]}.json"
@@ -106,7 +106,7 @@ def _is_own(path: str) -> bool:
 
 
 def _imported(names: Sequence[str]) -> Iterator[tuple[str, Fault | None, dict[str, int]]]:
-    """Import modules in a process, and go on in another where one ends it."""
+    """Import modules in a process; if an import ends it, import the rest in another process."""
     left = list(names)
     while left:
         done = subprocess.run(

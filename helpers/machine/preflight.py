@@ -1,8 +1,8 @@
 """Whether an experiment can run on this machine, and if not, why.
 
-Every fact is known where it belongs (a format's packages in `formats`, a release's drivers in
-`config.releases`, a backend's formats in `triton.native`); here they are asked together and in
-order. No answer needs a notebook kernel.
+This module combines checks of others in order: of a format's packages (`formats`), a release's
+drivers (`config.releases`) and a backend's formats (`triton.native`). No check needs a notebook
+kernel.
 """
 
 from functools import cache
@@ -68,7 +68,7 @@ def prevents_cuda(reason: str) -> bool:
 
 @cache
 def _driver() -> tuple[str, str]:
-    """Return the driver's version and, if there is no GPU to query, the reason; asked once."""
+    """Return the driver's version and, if there is no GPU to query, the reason; query once."""
     with gpu.opened() as device:
         if device.absent:
             return "", device.absent[0]
@@ -76,7 +76,7 @@ def _driver() -> tuple[str, str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Read the numbers of a version, for comparing it with another."""
+    """Return the numbers of a version, to compare it with another."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -84,7 +84,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def server_obstacle(server: Server) -> str:
     """Return why the server that a target names is not available; empty if it is.
 
-    Each is asked once in a process: a parameter file has dozens of experiments.
+    Each server is checked once per process: a parameter file has dozens of experiments.
     """
     try:
         for name in binaries.BINARIES if server.kind == "embedded" else ("perf_analyzer",):
@@ -127,9 +127,9 @@ def _format_obstacle(config: ConvertConfig) -> str:
         (config.export_format, config.export_precision),
         (config.format, config.precision),
     ):
-        known = formats.get(name).PRECISIONS.get(config.device, ())
-        if precision not in known:
-            has = f"Use one of {', '.join(known)}." if known else "Use another format."
+        supported = formats.get(name).PRECISIONS.get(config.device, ())
+        if precision not in supported:
+            has = f"Use one of {', '.join(supported)}." if supported else "Use another format."
             return f"{name} does not support {precision} on a {config.device}. {has}"
     if config.precision not in models.get(config.model).BOUNDS:
         return f"{config.model} has no tolerances for {config.precision}"

@@ -20,12 +20,12 @@ REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
 
-# Once in a process: a run asks for each of its stages, and reading a package's metadata takes long
+# Cached: a run needs them for each of its stages, and reading a package's metadata takes long
 _distribution, _installed = cache(formats.distribution), cache(formats.installed_version)
 
 
 def versions(config: StageConfig) -> dict[str, str]:
-    """Look up the versions that decide what this stage computes, Python's first."""
+    """Return the versions that affect what this stage computes, Python's first."""
     names: tuple[str, ...] = REPORTING
     serving: dict[str, str] = {}
     if isinstance(config, ExportConfig):
@@ -45,8 +45,8 @@ def versions(config: StageConfig) -> dict[str, str]:
             from helpers.triton import binaries  # stages that serve nothing do not depend on it
 
             serving = binaries.versions()
-    found = {name: _installed(name) or "not installed" for name in names} | serving
-    return {"python": platform.python_version(), **found}
+    installed = {name: _installed(name) or "not installed" for name in names} | serving
+    return {"python": platform.python_version(), **installed}
 
 
 def git_commit() -> str:
@@ -99,15 +99,15 @@ def _accelerator() -> dict[str, JsonValue]:
     from helpers.machine import gpu
 
     with gpu.opened() as opened:
-        found = opened.record()
-    if "reason" in found:
-        return {**NO_ACCELERATOR, "accelerator_notes": found["reason"]}
+        record = opened.record()
+    if "reason" in record:
+        return {**NO_ACCELERATOR, "accelerator_notes": record["reason"]}
     return {
         "accelerators_per_node": 1,
-        "accelerator_model_name": found["name"],
-        "accelerator_memory_capacity": f"{found['memory_total_mb']} MB",
-        "accelerator_notes": f"compute capability {found['compute_capability']}",
-        "other_software_stack": f"driver {found['driver']}, CUDA {found['cuda']}",
+        "accelerator_model_name": record["name"],
+        "accelerator_memory_capacity": f"{record['memory_total_mb']} MB",
+        "accelerator_notes": f"compute capability {record['compute_capability']}",
+        "other_software_stack": f"driver {record['driver']}, CUDA {record['cuda']}",
     }
 
 

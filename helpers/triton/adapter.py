@@ -1,13 +1,13 @@
 """Triton's Python backend around one format's session: `model.py` of every served model.
 
-The repository holds it next to `runtime.py`, the format's own module, or `runtime`, a package. All
-the requests that Triton hands over in one call run as one batch, unless the model has no dimension
-for it. What a session counts goes to Triton's metrics. It imports numpy and the backend's utilities
-only, so that the repository can be served anywhere, and keeps to Python 3.8, which older releases'
-images have.
+The repository holds it next to `runtime.py`, the format's own module, or `runtime`, a package. The
+requests of one call by Triton run as one batch, unless the model has no batch dimension. A
+session's counters become Triton's metrics. The module imports only numpy and the backend's
+utilities, so that any server can serve the repository. It supports Python 3.8, which older
+releases' images have.
 
-On a GPU, tensors stay there if the session has `run_on_device`: it takes PyTorch's tensors as well
-as arrays, and its outputs go back to Triton by DLPack.
+On a GPU, tensors stay there if the session has `run_on_device`. It takes PyTorch's tensors as well
+as arrays, and its outputs return to Triton by DLPack.
 """
 
 import gc
@@ -31,12 +31,12 @@ def to_array(tensor):
 
 def concatenate(values):
     """Join the same input of several requests; on the GPU if any of them is there."""
-    if all(isinstance(each, np.ndarray) for each in values):
+    if all(isinstance(value, np.ndarray) for value in values):
         return np.concatenate(values)
     import torch
 
-    (device,) = {each.device for each in values if not isinstance(each, np.ndarray)}
-    return torch.cat([torch.as_tensor(each, device=device) for each in values])
+    (device,) = {value.device for value in values if not isinstance(value, np.ndarray)}
+    return torch.cat([torch.as_tensor(value, device=device) for value in values])
 
 
 def to_triton(name, values):
@@ -48,7 +48,7 @@ def to_triton(name, values):
 
 class TritonPythonModel:
     def initialize(self, args):
-        gc.disable()  # nothing of what a runtime imports is garbage, nor is it looked through later
+        gc.disable()  # the modules that a runtime imports are not garbage, nor searched later
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         folder = Path(args["model_repository"]) / args["model_version"]
@@ -61,11 +61,11 @@ class TritonPythonModel:
             self.session.configure(parameters)
         on_device = parameters["device"] == "gpu" and hasattr(self.session, "run_on_device")
         self.run = self.session.run_on_device if on_device else self.session.run
-        # without a GPU no tensor need be asked where it is: there may be dozens in a request
+        # without a GPU, `is_cpu` need not be called for each tensor: a request may have dozens
         self.read = to_array if parameters["device"] == "gpu" else pb.Tensor.as_numpy
         self.outputs = [output["name"] for output in config["output"]]
         self.joins = config["max_batch_size"] > 0
-        self.metrics, self.told = {}, {}
+        self.metrics, self.reported = {}, {}
         if hasattr(self.session, "counters") and hasattr(pb, "MetricFamily"):
             for name in self.session.counters():
                 family = pb.MetricFamily(name, f"{name} so far", pb.MetricFamily.COUNTER)
@@ -78,18 +78,18 @@ class TritonPythonModel:
             self.session.close()
 
     def execute(self, requests):
-        """Answer every request, and tell the metrics what the session counted meanwhile."""
+        """Respond to every request, and add the session's new counts to the metrics."""
         answered = self.answer(requests)
         counted = self.session.counters() if self.metrics else {}
         for name, (_, metric) in self.metrics.items():
-            if counted[name] > self.told.get(name, 0):
-                metric.increment(counted[name] - self.told.get(name, 0))
-        self.told = counted
+            if counted[name] > self.reported.get(name, 0):
+                metric.increment(counted[name] - self.reported.get(name, 0))
+        self.reported = counted
         return answered
 
     def answer(self, requests):
-        """Answer every request; those of a batch that fails run again one by one, so that only the
-        bad ones fail.
+        """Respond to every request. If a batch fails, its requests run again one by one, so that
+        only the bad ones fail.
         """
         if len(requests) > 1 and not self.joins:
             return [self.answer([request])[0] for request in requests]

@@ -1,7 +1,7 @@
 """Triton's binaries: the wheel `nvidia-pytriton`, and perf_analyzer out of an old `tritonclient`.
 
-They have a folder of their own beside this Python's packages, which their metadata does not bind:
-docker/triton.lock says which they are.
+They are in a separate folder, so that their metadata does not constrain this Python's packages.
+docker/triton.lock lists them.
 """
 
 import os
@@ -14,7 +14,7 @@ from helpers.errors import ServerError
 
 SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
 INSTALL = f"pip install --upgrade --no-deps --target {sys.prefix}/triton -r docker/triton.lock"
-BINARIES = {  # what must be there, in their folder; the second is for this Python
+BINARIES = {  # required files in their folder; the second is for this Python version
     "Triton": "pytriton/tritonserver/bin/tritonserver",
     "Triton's Python backend": "pytriton/tritonserver/python_backend_stubs/"
     f"{sys.version_info.major}.{sys.version_info.minor}/triton_python_backend_stub",
@@ -47,12 +47,12 @@ def perf_analyzer() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Look up the versions of the binaries' distributions; none if they are not installed."""
-    found = {each.name: each.version for each in distributions(path=[f"{sys.prefix}/triton"])}
+    """Return the versions of the binaries' distributions; none if they are not installed."""
+    installed = {dist.name: dist.version for dist in distributions(path=[f"{sys.prefix}/triton"])}
     return {
-        name: found[wheel]
+        name: installed[wheel]
         for name, wheel in (("nvidia-pytriton",) * 2, ("perf_analyzer", "tritonclient"))
-        if wheel in found
+        if wheel in installed
     }
 
 
@@ -65,12 +65,13 @@ def require(name: str) -> Path:
 
 
 def python_library() -> Path:
-    """Return the file that is this interpreter as a library, as which a stub needs it: its own, or
-    the system's of its version. Raises `ServerError` if there is none.
+    """Return the shared library of this interpreter, which a stub needs: its own, or the system's.
+
+    Raises `ServerError` if there is none.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
     for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
-        if (found := Path(folder, f"{name}.so.1.0")).exists():
-            return found
+        if (library := Path(folder, f"{name}.so.1.0")).exists():
+            return library
     missing = f"{name}.so.1.0. Install the package {name}."
     raise ServerError(f"Triton's Python backend needs {missing}")

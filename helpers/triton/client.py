@@ -1,7 +1,7 @@
-"""The client that a model repository takes along: a sample, and a short program that sends it.
+"""The client in a model repository: a sample, and a short program that sends it.
 
-    repository/sample.npz    a request, and what its answer is read with
-    repository/client.py     sends it to the server on this machine, and prints the answer
+    repository/sample.npz    a request, and the data to interpret its response
+    repository/client.py     sends it to the server on this machine, and prints the response
 
 The program needs numpy and tritonclient, and nothing of this package.
 """
@@ -20,7 +20,7 @@ from helpers.triton.server import Server
 from helpers.triton.serving import docker_command
 
 SAMPLE, CLIENT = "sample.npz", "client.py"
-ADDRESS = "127.0.0.1:8000"  # where the container that `docker_command` starts answers
+ADDRESS = "127.0.0.1:8000"  # of the container that `docker_command` starts
 TEXT = """\
 import numpy as np
 import tritonclient.http as http
@@ -28,9 +28,9 @@ import tritonclient.http as http
 sample = np.load("{sample}")  # a file of the model repository
 client = http.InferenceServerClient("{address}")
 inputs = []
-for each in client.get_model_metadata("{model}")["inputs"]:
-    array = sample[each["name"]]
-    inputs.append(http.InferInput(each["name"], list(array.shape), each["datatype"]))
+for tensor in client.get_model_metadata("{model}")["inputs"]:
+    array = sample[tensor["name"]]
+    inputs.append(http.InferInput(tensor["name"], list(array.shape), tensor["datatype"]))
     inputs[-1].set_data_from_numpy(array)
 response = client.infer("{model}", inputs)
 
@@ -40,13 +40,13 @@ response = client.infer("{model}", inputs)
 def write_client(config: DeployConfig, repository: Path) -> None:
     """Write the two files into the folder of a model repository."""
     most = config.max_batch_size
-    found = models.get(config.model).example(config, open_dataset(config), most)
-    sent = request(config, found.batch)
+    example = models.get(config.model).example(config, open_dataset(config), most)
+    sent = request(config, example.batch)
     if wire := ensemble.codec_of(config, repository):
         sent = wire.encode(sent)
-    np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(found.beside | sent))
+    np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(example.beside | sent))
     fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
-    (repository / CLIENT).write_text(TEXT.format(**fields, reading=found.reading))
+    (repository / CLIENT).write_text(TEXT.format(**fields, reading=example.reading))
 
 
 def _printed(repository: Artifact, server: Server) -> str:
@@ -66,13 +66,13 @@ def show_client(config: DeployConfig, repository: Artifact, server: Server) -> N
     """
     from IPython.display import Markdown, display
 
-    place = f"<code>{CLIENT}</code>, in the folder of <code>{SAMPLE}</code>"
+    summary = f"<code>{CLIENT}</code>, in the folder of <code>{SAMPLE}</code>"
     elsewhere = "The command that serves a copy of the repository on another machine"
     program = (repository.folder / CLIENT).read_text()
     printed = _block("text", _printed(repository, server))
     for text in (
         f"Its output:\n\n{printed}",
-        f"<details><summary>{place}</summary>\n\n{_block('python', program)}\n\n</details>",
+        f"<details><summary>{summary}</summary>\n\n{_block('python', program)}\n\n</details>",
         f"<details><summary>{elsewhere}</summary>\n\n"
         f"{_block('bash', docker_command(config))}\n\n</details>",
     ):

@@ -1,5 +1,6 @@
-"""What each field of a model's `config.pbtxt` means: the sentences of `config_fields.yaml`, and the
-values as a reader sees them.
+"""The meaning and the value of each field of a model's `config.pbtxt`.
+
+The sentences on the meanings are in `config_fields.yaml`.
 """
 
 from collections.abc import Iterator
@@ -56,13 +57,13 @@ def describe_config(message: "ModelConfig") -> Iterator[Line]:
     if message.platform != "ensemble":
         yield from _batcher(message)
     for step in message.ensemble_scheduling.step:
-        wires = [f"{name} as {own}" for own, name in sorted(step.input_map.items())]
-        wires += [f"{own} becomes {name}" for own, name in sorted(step.output_map.items())]
+        wires = [f"{name} as {tensor}" for tensor, name in sorted(step.input_map.items())]
+        wires += [f"{tensor} becomes {name}" for tensor, name in sorted(step.output_map.items())]
         yield f"step {step.model_name}", ", ".join(wires), meaning("step")
     yield from _optimization(message)
     for name, parameter in sorted(message.parameters.items()):
         yield f"parameters {name}", parameter.string_value, meaning(name, "parameters")
-    if sizes := [str(each.batch_size) for each in message.model_warmup]:
+    if sizes := [str(warmup.batch_size) for warmup in message.model_warmup]:
         yield "model_warmup", ", ".join(sizes), meaning("model_warmup")
 
 
@@ -89,43 +90,45 @@ def _batcher(message: "ModelConfig") -> Iterator[Line]:
 
 def _optimization(message: "ModelConfig") -> Iterator[Line]:
     accelerators = message.optimization.execution_accelerators
-    for each in (
+    for accelerator in (
         *accelerators.gpu_execution_accelerator,
         *accelerators.cpu_execution_accelerator,
     ):
-        values = ", ".join(f"{key}={value}" for key, value in sorted(each.parameters.items()))
-        value = f"{each.name} ({values})" if values else each.name
-        yield "execution_accelerators", value, meaning(each.name, "accelerators")
+        values = ", ".join(
+            f"{key}={value}" for key, value in sorted(accelerator.parameters.items())
+        )
+        value = f"{accelerator.name} ({values})" if values else accelerator.name
+        yield "execution_accelerators", value, meaning(accelerator.name, "accelerators")
     if message.optimization.cuda.graphs:
-        sizes = [str(each.batch_size) for each in message.optimization.cuda.graph_spec]
+        sizes = [str(spec.batch_size) for spec in message.optimization.cuda.graph_spec]
         yield "cuda graphs", ", ".join(sizes) or "any size", meaning("cuda graphs")
 
 
 def show_configuration(repository: Artifact) -> None:
-    """Display what each model of a repository is configured to do, and below it the file. The model
-    that clients ask comes first, and its file is not folded.
+    """Display the configuration of each model of a repository, and the file below it. The model
+    that clients send requests to is the first, and its file is not folded.
     """
     from google.protobuf import text_format
     from IPython.display import display
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-    asked = str(repository.facts.get("model"))
+    model = str(repository.facts.get("model"))
     paths = sorted(repository.folder.glob(f"*/{CONFIGURATION}"))
-    for path in sorted(paths, key=lambda path: path.parent.name != asked):
+    for path in sorted(paths, key=lambda path: path.parent.name != model):
         message = text_format.Parse(path.read_text(), ModelConfig())
         shown = configuration_table(message, path)
-        if path.parent.name == asked:
+        if path.parent.name == model:
             shown = replace(shown, html=shown.html.replace("<details>", "<details open>"))
         display(shown)  # type: ignore[no-untyped-call]
 
 
 def configuration_table(message: "ModelConfig", path: Path) -> Table:
     """Return a configuration as a table, and its file folded below."""
-    place = f"{path.parent.name}/{path.name}"
+    location = f"{path.parent.name}/{path.name}"
     rows = [
         {"field": field, "value": value, "why": why}
         for field, value, why in describe_config(message)
     ]
-    shown = table(rows, f"Fields of {place}")
-    file = f"<details><summary>{escape(place)}</summary><pre>{escape(path.read_text())}</pre>"
+    shown = table(rows, f"Fields of {location}")
+    file = f"<details><summary>{escape(location)}</summary><pre>{escape(path.read_text())}</pre>"
     return Table(f"{shown.html}{file}</details>", shown.caption)

@@ -1,8 +1,9 @@
-"""Containers by the `docker` command: the engine, its images, and one container's life.
+"""Containers by the `docker` command: the engine, its images, and the run of one container.
 
-A container runs in the foreground of its client, and the client under a supervisor: its output goes
-straight to the log, and it is stopped when its owner ends, killed or not. One that is left all the
-same is removed at the end of the block, or by a later run, which knows it by its label.
+A container runs in the foreground of its client, and the client under a supervisor. The client
+writes the container's output to the log. The supervisor stops the container when its owner ends,
+killed or not. A leftover container is removed at the end of the block, or by a later run, which
+identifies it by its label.
 """
 
 import csv
@@ -52,9 +53,8 @@ class Container:
     client: "subprocess.Popen[bytes]"
 
     def end(self) -> str:
-        """Describe how it ended; empty while it runs, is about to, or is being removed: then its
-        client has not printed its last words yet. A client ends soon after its container, and
-        knows the exit code.
+        """Describe how it ended; empty while it is created, runs or is being removed, as its client
+        then has more output to print. A client ends soon after its container, with the exit code.
         """
         if reason := process.end_of(self.client):
             return reason
@@ -88,7 +88,7 @@ class Container:
 
 
 def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the docker command, whatever its exit code; raise `ServerError` if it never answers."""
+    """Run the docker command, with any exit code; raise `ServerError` if it does not respond."""
     try:
         return subprocess.run(
             ["docker", *arguments],
@@ -110,24 +110,24 @@ def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def engine() -> str:
-    """Return the version of the engine; raise `ServerError` if none answers."""
+    """Return the version of the engine; raise `ServerError` if none responds."""
     answer = docker("version", "--format={{.Server.Version}}")
-    said = " ".join(answer.stderr.split())
-    if answer.returncode and "permission denied" in said:
+    reason = " ".join(answer.stderr.split())
+    if answer.returncode and "permission denied" in reason:
         raise ServerError(
             "This user may not use the Docker engine. Add the user to the group docker, and log "
             "in again."
         )
     if answer.returncode:
         raise ServerError(
-            f"No Docker engine responds ({said}). Start it by systemctl start docker, or set "
+            f"No Docker engine responds ({reason}). Start it by systemctl start docker, or set "
             "server.kind to embedded."
         )
     return answer.stdout.strip()
 
 
 def require_image(server: Server) -> str:
-    """Return the server's image if the engine has it; nothing pulls its many gigabytes unasked.
+    """Return the server's image if the engine has it; an image is never pulled without a request.
 
     Raises `ServerError` with the command that pulls it, `ParameterError` for an unknown release.
     """
@@ -176,7 +176,7 @@ def run(
         *(f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"),
         *(f"--env={name}={value}" for name, value in process.SETTINGS.items()),
         *(_gpu_options() if config.device == "gpu" else ()),
-        *(*options, *(each.option() for each in mounts), chosen, *command),
+        *(*options, *(mount.option() for mount in mounts), chosen, *command),
     ]
     try:
         with (
@@ -185,7 +185,7 @@ def run(
         ):
             yield Container(name, client)
     finally:
-        with suppress(ServerError):  # an engine that has gone took its containers along
+        with suppress(ServerError):  # an engine that has stopped has ended its containers
             docker("rm", "--force", name)
 
 
@@ -194,15 +194,15 @@ def _gpu_options() -> tuple[str, ...]:
     not raise limits refuses them: without a GPU nothing needs them.
     """
     limits = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
-    # the variable has the value that it has here, if it has one
+    # the container gets this process's value of the variable, if it is set
     return (*limits, "--gpus=all", "--env=CUDA_VISIBLE_DEVICES")
 
 
 def publishing(port: int) -> tuple[int, ...]:
-    """Find the first processes of containers that publish `port`; none without an engine."""
+    """Return the first processes of containers that publish `port`; none without an engine."""
     with suppress(ServerError):
-        found = docker("ps", "--quiet", f"--filter=publish={port}").stdout.split()
-        answer = docker("inspect", "--format={{.State.Pid}}", *found) if found else None
+        ids = docker("ps", "--quiet", f"--filter=publish={port}").stdout.split()
+        answer = docker("inspect", "--format={{.State.Pid}}", *ids) if ids else None
         return tuple(map(int, answer.stdout.split())) if answer else ()
     return ()
 

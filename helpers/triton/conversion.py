@@ -1,4 +1,4 @@
-"""The convert stage: what it asks for, and doing it, in this process, or in a container for a file
+"""The convert stage: its settings, and the conversion in this process, or in a container for a file
 that fits one release only.
 """
 
@@ -12,9 +12,9 @@ from helpers.store import Artifact
 
 def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
     """Return a row for each setting of the conversion, and of the server when it loads the file,
-    with its value and why. It needs no file, and no GPU.
+    with its value and the reason. It needs no file, and no GPU.
     """
-    source, target = (formats.get(each) for each in (config.export_format, config.format))
+    source, target = (formats.get(name) for name in (config.export_format, config.format))
     release, taken = config.server.release, inference.is_as_exported(config)
     rows = [
         Setting(
@@ -32,7 +32,7 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
         why = "Only the release that builds it can load it."
         rows.append(Setting("built in", target.IMAGE.format(release=release), why))
     rows += [*inference.asked(config), *_accelerator(config)]
-    return [each._asdict() for each in rows]
+    return [setting._asdict() for setting in rows]
 
 
 def _accelerator(config: ConvertConfig) -> list[Setting]:
@@ -46,9 +46,9 @@ def _accelerator(config: ConvertConfig) -> list[Setting]:
 
     _, name = native.ACCELERATORS[config.accelerator]
     parameters = native.accelerator_parameters(config)
-    given = ", ".join(f"{key}={value}" for key, value in parameters.items())
+    values = ", ".join(f"{key}={value}" for key, value in parameters.items())
     why = f"{config_reference.meaning(name, 'accelerators')} The file stays as it is."
-    return [Setting("accelerator", f"{name} ({given})" if given else name, why)]
+    return [Setting("accelerator", f"{name} ({values})" if values else name, why)]
 
 
 def convert(config: ConvertConfig) -> Artifact:

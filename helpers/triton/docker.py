@@ -43,11 +43,11 @@ GPU_CAUSES = {  # only there: without a GPU the image warns of drivers too, harm
 
 
 def command_line(release: tuple[int, int]) -> list[str]:
-    """Return Triton's command line as a release (year, month) knows it.
+    """Return Triton's command line with the flags of a release (year, month).
 
-    Source: triton-inference-server/server, pull requests 4607 (configurations are completed unless
-    told otherwise, 22.07), 8174 (requests of more than 64 MiB are refused unless allowed, 25.05 or
-    25.06) and 8739 (clients' shared memory is refused unless allowed, 26.04).
+    By default, releases complete configurations since 22.07, and refuse requests of more than 64
+    MiB since 25.05 or 25.06. Since 26.04 they refuse clients' shared memory. Source:
+    triton-inference-server/server, pull requests 4607, 8174 and 8739.
     """
     return [
         *("tritonserver", "--model-repository=/models", *COMMON_FLAGS),
@@ -61,8 +61,8 @@ def command_line(release: tuple[int, int]) -> list[str]:
 def options(config: DeployConfig) -> list[str]:
     """Return docker's options for an experiment, but for its ports and files."""
     shares = isinstance(config, OfflineConfig) and config.shared_memory != "none"
-    # perf_analyzer makes regions in this host's /dev/shm, and Triton must find them there; else
-    # Docker's 64 MB are too few for the Python backend
+    # perf_analyzer makes regions in this host's /dev/shm, where Triton must find them. Otherwise
+    # Docker's default of 64 MB is too small for the Python backend.
     memory = "--ipc=host" if shares else "--shm-size=1g"
     return [memory, *(f"--env={name}={value}" for name, value in environment(config).items())]
 
@@ -71,29 +71,29 @@ def environment(config: DeployConfig) -> dict[str, str]:
     """Return the variables that a server on a GPU needs for the experiment's precision."""
     if config.device != "gpu":
         return {}
-    found = {"NVIDIA_TF32_OVERRIDE": "0"} if config.precision == "fp32" else {}  # fp32 is fp32
+    variables = {"NVIDIA_TF32_OVERRIDE": "0"} if config.precision == "fp32" else {}  # fp32 is fp32
     is_fp16 = native.tensorrt_precision(config) == "fp16"
     if config.accelerator == "trt" and is_fp16 and not native.has_accelerator_parameters(config):
-        found["ORT_TENSORRT_FP16_ENABLE"] = "1"
-    return found
+        variables["ORT_TENSORRT_FP16_ENABLE"] = "1"
+    return variables
 
 
 def mounts(repository: Path, scenario: str) -> list[Mount]:
     """Mount the repository, with each model's configuration for `scenario` in its place.
 
-    `--model-config-name` would choose it, but is known from release 24.05 on only (pull request
-    7233), and the newest release that NVIDIA published figures of is 23.02.
+    `--model-config-name` would choose it, but only since release 24.05 (pull request 7233). The
+    newest release with published results of NVIDIA is 23.02.
     """
     configs = sorted(repository.glob(f"*/configs/{scenario}.pbtxt"))
-    own = [Mount(path, f"/models/{path.parents[1].name}/config.pbtxt") for path in configs]
-    return [Mount(repository, "/models"), *own]
+    overlays = [Mount(path, f"/models/{path.parents[1].name}/config.pbtxt") for path in configs]
+    return [Mount(repository, "/models"), *overlays]
 
 
 def explained(error: ServerError, log: Path, config: StageConfig) -> ServerError:
-    """Return the error with its cause before it, where the log tells it."""
-    said = log.read_text(errors="replace")
-    for words, cause in (CAUSES | (GPU_CAUSES if config.device == "gpu" else {})).items():
-        if re.search(words, said, re.IGNORECASE):
+    """Return the error with its cause before it, if the log shows the cause."""
+    log_text = log.read_text(errors="replace")
+    for pattern, cause in (CAUSES | (GPU_CAUSES if config.device == "gpu" else {})).items():
+        if re.search(pattern, log_text, re.IGNORECASE):
             return ServerError(f"{cause.format(release=config.server.release)} {error}")
     return error
 
@@ -104,8 +104,8 @@ def serve(
 ) -> Iterator[Server]:
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
-    given, sweep = options(config), []
-    if "--ipc=host" in given:
+    flags, sweep = options(config), []
+    if "--ipc=host" in flags:
         regions = owner.new_shm_prefix()
         sweep = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
@@ -114,7 +114,7 @@ def serve(
         folder = ensemble.databases_folder(config, repository)
         folder.mkdir(parents=True, exist_ok=True)
         binds.append(Mount(folder, DATABASES, writable=True))
-        given.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
+        flags.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
     with (
         reserved_ports(port, 0) as (http, metrics),
         containers.run(
@@ -122,7 +122,7 @@ def serve(
             command,
             binds,
             log,
-            [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002", *given],
+            [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002", *flags],
             sweep,
         ) as container,
     ):
@@ -152,18 +152,18 @@ def _engine_cache(config: DeployConfig) -> list[Mount]:
 
 
 def run_in_image(config: StageConfig, image: str, folder: Path, command: Sequence[str]) -> None:
-    """Run `command` to its end in a container of `image`; its words after the first name files in
+    """Run `command` to its end in a container of `image`. Its arguments are names of files in
     `folder`, where it may write.
 
     Raises `ServerError` with the last lines if it fails.
     """
     server = config.server.model_copy(update={"image": image})
     config = config.model_copy(update={"server": server})
-    words = [command[0], *(f"/build/{name}" for name in command[1:])]
+    arguments = [command[0], *(f"/build/{name}" for name in command[1:])]
     build = Mount(folder, "/build", writable=True)
     with temporary_folder() as log_folder:
         log = log_folder / "log"
-        with containers.run(config, words, [build], log, ["--shm-size=1g"]) as container:
+        with containers.run(config, arguments, [build], log, ["--shm-size=1g"]) as container:
             code = container.client.wait()
         if code:
             why = f"{command[0]} {exit_reason(code)} in {image}: {last_lines(log)}"

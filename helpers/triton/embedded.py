@@ -46,10 +46,10 @@ def serve(
     closes: bool = False,
 ) -> Iterator[Server]:
     """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
-    processes end with the block. It begins while the server starts: who asks it first waits.
+    processes end with the block. The block begins while the server starts: the first request waits.
 
-    Triton takes two seconds to unload models, which only those that `closes` stands for need: they
-    have files of their own to close.
+    Triton takes two seconds to unload models. Only models with files of their own need it: `closes`
+    says whether there are any.
     """
     regions = owner.new_shm_prefix()
     ports = reserved_ports(port, 0)
@@ -66,7 +66,7 @@ def serve(
             *([f"--model-config-name={scenario}"] if scenario != "online" else []),
             *("--http-address=127.0.0.1", f"--http-port={http}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
-            "--metrics-interval-ms=500",  # how often it asks the GPU; a point may take seconds
+            "--metrics-interval-ms=500",  # of its GPU queries; a measurement may take seconds
             "--disable-auto-complete-config",
         ]
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
@@ -82,15 +82,15 @@ def serve(
             server = Server(*urls, log, end, processes=(started.pid,))
             has_dead_stubs = partial(_has_dead_stubs, started.pid)
             ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
-            if closes:  # whose databases the first process that opens them keeps for itself
+            if closes:  # the server must open its databases first, as one process locks them
                 ready()
             yield replace(server, ready=ready)
-            ready()  # if nobody asked it
+            ready()  # if the block sent no request
 
 
 def _has_dead_stubs(supervisor: int) -> bool:
     """Return whether a stub, a process of the Python backend, has ended. Triton does not always
-    notice; it then waits for it without an end, and never takes its exit code.
+    detect it. It then waits for the stub forever, and never reads its exit code.
     """
     with suppress(psutil.Error):  # one of them ended meanwhile
         stubs = [

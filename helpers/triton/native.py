@@ -1,5 +1,5 @@
-"""Triton's own backends: what `config.pbtxt` says of each format for the server kinds docker and
-remote, which have them.
+"""Triton's own backends: the fields of `config.pbtxt` for each format, for the server kinds docker
+and remote, which have these backends.
 
 Sources: the README of triton-inference-server's onnxruntime_backend, pytorch_backend,
 tensorflow_backend and openvino_backend (parameters and accelerators), tensorrt_backend's
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORKSPACE_BYTES = 1 << 30  # of ONNX Runtime's TensorRT; its own default, and NVIDIA's for ResNet50
 # A folder on the server's machine: instances share the engines, and the repository is read-only.
-# Each model has its own: ONNX Runtime cannot tell graphs of the same structure apart
+# Each model has its own: ONNX Runtime cannot distinguish graphs of the same structure
 # (github.com/microsoft/onnxruntime/issues/6455)
 ENGINE_CACHE = "/tmp/tensorrt-{model}-{experiment}"
 # github.com/triton-inference-server/onnxruntime_backend: pull request 47 reads the parameters of
@@ -28,8 +28,9 @@ FIRST_WITH_PARAMETERS, FIRST_WITH_ENGINE_CACHE = "21.06", "21.09"
 
 
 class Backend(NamedTuple):
-    """How a format is served: the backend's name, the platform's if it has one, its parameters
-    ("threads" stands for their number), and the accelerators that it has.
+    """How a format is served: the backend's name, its platform if any, parameters and accelerators.
+
+    The value "threads" of a parameter stands for the number of threads.
     """
 
     name: str
@@ -82,9 +83,9 @@ def obstacle(config: ConvertConfig) -> str:
             f"{config.format} needs Triton's TensorFlow backend, which {release} does not have. "
             f"Set release to {releases.LAST_WITH_TENSORFLOW} or older."
         )
-    chosen, known = config.accelerator, backend.accelerators
-    if chosen != "none" and not (chosen in known and ACCELERATORS[chosen][0] == config.device):
-        has = ", ".join(f"{name} on a {ACCELERATORS[name][0]}" for name in known) or "none"
+    chosen, supported = config.accelerator, backend.accelerators
+    if chosen != "none" and not (chosen in supported and ACCELERATORS[chosen][0] == config.device):
+        has = ", ".join(f"{name} on a {ACCELERATORS[name][0]}" for name in supported) or "none"
         where = f"on a {config.device}. Available: {has}."
         return f"{config.format} has no accelerator {chosen} {where}"
     return ""
@@ -136,20 +137,20 @@ def tensorrt_precision(config: ConvertConfig) -> str:
 
 def engine_cache(config: ConvertConfig) -> str:
     """Return the folder for engines of ONNX Runtime's TensorRT; empty if there is none."""
-    known = releases.number(config.server.release) >= releases.number(FIRST_WITH_ENGINE_CACHE)
-    if config.accelerator != "trt" or not known:
+    has_cache = releases.number(config.server.release) >= releases.number(FIRST_WITH_ENGINE_CACHE)
+    if config.accelerator != "trt" or not has_cache:
         return ""
     return ENGINE_CACHE.format(model=config.model, experiment=config.experiment)
 
 
 def accelerator_parameters(config: ConvertConfig) -> dict[str, str]:
-    """Return what an experiment's accelerator is given: TensorRT's precision, memory and cache."""
+    """Return the parameters of an experiment's accelerator: TensorRT's precision, memory, cache."""
     if config.accelerator != "trt" or not has_accelerator_parameters(config):
         return {}
-    found = {
+    parameters = {
         "precision_mode": tensorrt_precision(config).upper(),
         "max_workspace_size_bytes": str(WORKSPACE_BYTES),
     }
     if path := engine_cache(config):
-        found |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": path}
-    return found
+        parameters |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": path}
+    return parameters

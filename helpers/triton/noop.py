@@ -1,8 +1,8 @@
 """The no-op model of an experiment: the tensors of the deployed model, and no computation.
 
-Served by the same server through the same adapter, it shows the least cost of serving: what Triton,
-the wire and the adapter cost for these tensors. It lies in a repository of its own, which is served
-beside the deployed one.
+Served by the same server through the same adapter, it shows the serving overhead of Triton, the
+transport and the adapter for these tensors. It has its own repository, which is served next to the
+deployed one.
 """
 
 import json
@@ -39,13 +39,15 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
         input=real.input,
         output=real.output,
         instance_group=[pb.ModelInstanceGroup(count=1, kind=kind)],
-        parameters={key: pb.ModelParameter(string_value=each) for key, each in parameters.items()},
+        parameters={
+            key: pb.ModelParameter(string_value=value) for key, value in parameters.items()
+        },
     )
-    flat = {whole: graph.flat.get(own.name) for whole, own in graph.inputs.items()}
-    sizes = {each.name: flat.get(each.name) or prod(each.dims) for each in real.input}
-    counted = next(each for each in sizes if flat.get(each) or not graph.flat)
+    flat = {input_name: graph.flat.get(tensor.name) for input_name, tensor in graph.inputs.items()}
+    sizes = {spec.name: flat.get(spec.name) or prod(spec.dims) for spec in real.input}
+    counted = next(input_name for input_name in sizes if flat.get(input_name) or not graph.flat)
     rows = 1 if graph.flat else -1
-    outputs = {each.name: (_dtype(each.data_type), [rows, *each.dims]) for each in real.output}
+    outputs = {spec.name: (_dtype(spec.data_type), [rows, *spec.dims]) for spec in real.output}
     version = folder / name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(message))
@@ -58,5 +60,5 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
 
 def _dtype(data_type: int) -> str:
     """Return numpy's name of a type of Triton's message."""
-    found = triton_to_np_dtype(pb.DataType.Name(data_type).removeprefix("TYPE_"))
-    return str(np.dtype(found))
+    dtype = triton_to_np_dtype(pb.DataType.Name(data_type).removeprefix("TYPE_"))
+    return str(np.dtype(dtype))

@@ -1,6 +1,6 @@
-"""The session of a no-op model, which computes nothing: it hands back arrays made before.
+"""The session of a no-op model, which computes nothing: it returns arrays that it made before.
 
-It imports nothing of this package: the no-op model takes this file along as its runtime.
+It imports nothing of this package: the no-op model's repository holds this file as its runtime.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the embedded server adds to Triton's `triton_python_backend_utils.py`: tensors of numpy 2.
+"""The embedded server's extension of Triton's `triton_python_backend_utils.py` for numpy 2.
 
-The bindings of release 24.10 were built for numpy 1, whose layout of a dtype numpy 2 has changed:
-they take every array for an empty one. So tensors cross by DLPack here, and a model's own
-`as_numpy()` and `Tensor(name, array)` work as ever. DLPack has no type for text (BYTES).
+The bindings of release 24.10 were built for numpy 1. As numpy 2 has another layout of a dtype, they
+read every array as an empty one. So this module passes tensors by DLPack, and a model's calls of
+`as_numpy()` and `Tensor(name, array)` work unchanged. DLPack has no type for text (BYTES).
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class Exported:
 def as_numpy(tensor):
     """Return a copy of a tensor as an array, as Triton's own method does."""
     if not tensor.is_cpu():
-        return numpy1_array(tensor)  # which says that it cannot
+        return numpy1_array(tensor)  # which raises an error with the reason
     try:
         return np.from_dlpack(Exported(tensor)).copy()
     except Exception as error:

@@ -1,10 +1,10 @@
-"""Which process owns a container, a copied model or shared memory, in a form that lets a later run
-tell whether it is still alive, and remove what it left.
+"""The process that owns a container, a copied model or shared memory, as a token.
+
+With the token a later run detects whether the process is still alive, and removes its leftovers.
 
     <boot id>.<pid namespace>.<process id>.<its start in clock ticks since boot>
 
-A process id alone is soon given to another process, and means nothing in another container or on
-another host.
+The system reuses a process id alone, and it is not valid in another container or on another host.
 """
 
 import os
@@ -40,8 +40,8 @@ def token() -> str:
 
 def is_dead(owner: str) -> bool:
     """Return whether the owner has ended; False for one that cannot be seen from here."""
-    found = re.fullmatch(r"(.+)\.(\d+)\.(\d+)", owner)
-    return bool(found and found[1] == _place() and found[3] != _started(found[2]))
+    match = re.fullmatch(r"(.+)\.(\d+)\.(\d+)", owner)
+    return bool(match and match[1] == _place() and match[3] != _started(match[2]))
 
 
 def new_shm_prefix() -> str:

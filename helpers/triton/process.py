@@ -1,4 +1,4 @@
-"""Running a command that ends with its caller, by `supervisor`, and saying why it ended."""
+"""Run a command that ends with its caller, by `supervisor`, and describe why it ended."""
 
 import ctypes
 import os
@@ -15,12 +15,11 @@ from helpers.triton import supervisor
 
 ORPHAN_SECONDS = 2.0  # that a stub is given after its supervisor and its server were killed
 
-# For every process that computes, so that a bare runtime and a served one differ in nothing: a
-# thread of OpenMP that waits looks for work 1,000 times, some 0.01 ms by libgomp's own estimate,
-# and then sleeps: small operators follow each other sooner. And glibc keeps the memory of arrays
-# instead of returning it after each call and requesting it page by page in the next. Where other
-# processes use the cores too, a waiting thread takes them from those: there another count may be
-# given.
+# Settings of every process that computes, so that in-process and served runtimes do not differ. A
+# waiting OpenMP thread checks for work 1,000 times, some 0.01 ms by libgomp's own estimate, and
+# then sleeps: small operators follow each other sooner. glibc keeps the memory of arrays, instead
+# of returning it after each call and requesting it page by page in the next. A waiting thread takes
+# cores from other processes: the user may set another count there.
 SPIN = "GOMP_SPINCOUNT"
 OPENMP = {"OMP_WAIT_POLICY": "PASSIVE", SPIN: os.environ.get(SPIN, "1000")}
 SETTINGS = OPENMP | {
@@ -30,14 +29,14 @@ SETTINGS = OPENMP | {
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # glibc's malloc.h
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)\b")
 ERROR = re.compile(r"[EF]\d+ ")  # Triton's severities, followed by the date
-# Tables, information, warnings, stack frames, and what Triton says at every start without a GPU
-# and at every ordinary end.
+# Tables, information, warnings, stack frames, and Triton's messages at every start without a GPU
+# and at every normal end.
 NOISE = re.compile(
     r"[+|]|[IW]\d+ |\d+# |E\d+ .*CudaDriverHelper has not been initialized"
     r"|E\d+ .*unable to create stream for \S+ CUDA driver version is insufficient"
     r"|Error: Failed to initialize NVML|Signal \((2|15)\) received"
 )
-# What Triton's Python backend says of it, in a sentence for each of its processes
+# The message of Triton's Python backend on a full /dev/shm, which each of its processes writes
 _IS_FULL = re.compile("shared memory .*No space left on device")
 MORE_SHM = "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
 FULL = f"/dev/shm is full or too small. Enlarge it: {MORE_SHM}"
@@ -50,14 +49,14 @@ MEANING = {
 def apply_settings() -> str:
     """Apply `SETTINGS` to a process that was started without; return why that is too late, or "".
 
-    A notebook of JupyterLab was. What glibc reads at the start of a process it can be told later;
+    JupyterLab starts notebooks without them. glibc's settings can be changed later, by mallopt.
     OpenMP reads its environment when it is loaded.
     """
     started = Path("/proc/self/environ").read_text(errors="replace").split("\0")
     missing = {name for name, value in SETTINGS.items() if f"{name}={value}" not in started}
-    wanting = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
-    if wanting and _OPENMP.search(supervisor.read(Path("/proc/self/maps"))):
-        return f"OpenMP was loaded without {' '.join(wanting)}. Set it before Jupyter starts."
+    unset = [f"{name}={value}" for name, value in OPENMP.items() if os.environ.get(name) != value]
+    if unset and _OPENMP.search(supervisor.read(Path("/proc/self/maps"))):
+        return f"OpenMP was loaded without {' '.join(unset)}. Set it before Jupyter starts."
     for name in missing:
         os.environ[name] = SETTINGS[name]
         if name in _MALLOPT and not ctypes.CDLL(None).mallopt(_MALLOPT[name], int(SETTINGS[name])):
@@ -74,11 +73,11 @@ def supervised(
     sweep: Sequence[str] = (),
     at_once: bool = False,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `command` under its supervisor for as long as the block lasts, at most; its output
-    goes to `log`. At the end everything of it is gone, and the exit code is known.
+    """Run `command` under its supervisor, at most during the block; its output goes to `log`. At
+    the end all its processes have ended, and the exit code is known.
 
-    `sweep` holds patterns of names under /dev/shm that the command may leave behind. `at_once` is
-    for a command that has nothing to lose: it is killed.
+    `sweep` holds patterns of names under /dev/shm that the command may leave behind. With `at_once`
+    the command is killed without a grace period.
     """
     options = [supervisor.AT_ONCE] if at_once else []
     process = subprocess.Popen(
@@ -103,13 +102,13 @@ def supervised(
         yield process
     finally:
         process.stdin.close()
-        if process.wait() < 0:  # the supervisor itself was killed: its work is left to us
+        if process.wait() < 0:  # the supervisor itself was killed, so this process does its work
             supervisor.kill_session(process.pid, ORPHAN_SECONDS)
             supervisor.sweep(sweep)
 
 
 def exit_reason(code: int) -> str:
-    """Return what a command with this exit code did: "was killed by signal 9 (SIGKILL)", for one.
+    """Describe the end of a command with this exit code, as in "was killed by signal 9 (SIGKILL)".
 
     Codes above 128 and below 0 stand for signals.
     """
@@ -127,19 +126,19 @@ def end_of(process: "subprocess.Popen[bytes]") -> str:
 
 
 def last_lines(log: Path, count: int = 6) -> str:
-    """Join the lines of a log that tell why its command ended, at most `count`, for an error.
+    """Join the lines of a log that show why its command ended, at most `count`, for an error.
 
     Lines of severity "error" or "fatal" come first. A log of nothing but information and warnings
     is shown with its last two.
     """
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    telling = [line for line in lines if not NOISE.match(line)]
-    errors = [line for line in telling if ERROR.match(line)][-count:]
-    others = [line for line in telling if not ERROR.match(line)]
-    chosen = errors + others[len(others) - (count - len(errors)) :] if telling else lines[-2:]
+    informative = [line for line in lines if not NOISE.match(line)]
+    errors = [line for line in informative if ERROR.match(line)][-count:]
+    others = [line for line in informative if not ERROR.match(line)]
+    chosen = errors + others[len(others) - (count - len(errors)) :] if informative else lines[-2:]
     return plain(" / ".join(chosen)) or "its log is empty"
 
 
-def plain(words: str) -> str:
-    """Return what Triton said; if it said that /dev/shm is full, that and what to do."""
-    return FULL if _IS_FULL.search(words) else words
+def plain(message: str) -> str:
+    """Return a message of Triton; for one that /dev/shm is full, return the cause and the fix."""
+    return FULL if _IS_FULL.search(message) else message

@@ -30,20 +30,21 @@ def address(url: str, field: str = "url") -> tuple[str, int]:
     The host may be an IPv6 address, with brackets or without; it is returned without. `field` is
     the field of `server` that an error names.
     """
-    place = url.removeprefix("http://").rstrip("/")
-    if place.count(":") > 1 and "[" not in place:
-        place = "[{}]:{}".format(*place.rsplit(":", 1))
+    netloc = url.removeprefix("http://").rstrip("/")
+    if netloc.count(":") > 1 and "[" not in netloc:
+        netloc = "[{}]:{}".format(*netloc.rsplit(":", 1))
     with suppress(ValueError):
-        parts = urlsplit(f"//{place}")
-        if parts.netloc == place and parts.hostname and parts.port:
+        parts = urlsplit(f"//{netloc}")
+        if parts.netloc == netloc and parts.hostname and parts.port:
             return parts.hostname, parts.port
     what = f"host:port of Triton's {ENDPOINTS[field]}"
     raise ServerError(f"server.{field} '{url}' is invalid. Set it to {what}.")
 
 
 def connect(url: str, log: Path, metrics_url: str = "") -> Server:
-    """Find the server at `url`, with metrics at `metrics_url` or `METRICS_DISTANCE` ports above;
-    raise `ServerError` if none answers, soon if its host is silent.
+    """Return the server at `url`, with metrics at `metrics_url` or `METRICS_DISTANCE` ports above.
+
+    Raises `ServerError` if no server responds, after a short time if its host does not respond.
     """
     host, port = address(url)
     metrics = (
@@ -52,7 +53,7 @@ def connect(url: str, log: Path, metrics_url: str = "") -> Server:
     here = host in HERE
     processes = _listeners(port) if here else ()
     server = Server(_url(host, port), _url(*metrics), log, is_local=here, processes=processes)
-    with suppress(OSError, UnicodeError):  # UnicodeError: no name that could be looked up
+    with suppress(OSError, UnicodeError):  # UnicodeError: an invalid host name
         create_connection((host, port), CONNECT_SECONDS).close()
         if server.is_live():
             return server
@@ -70,13 +71,13 @@ def serve(
     """Yield the server at `server.url`, which serves the experiment's model during the block.
 
     If `server.repository` names its folder on this host, the models of `repository` are copied
-    there as `scenario` is configured, loaded (it needs explicit model control), unloaded and
-    removed. Otherwise the model must be there already. `port` has no meaning here: it is the
-    server's. Raises `ServerError`.
+    there, with the configuration of `scenario`. They are loaded, which needs explicit model
+    control, and at the end unloaded and removed. Otherwise the model must be there already. `port`
+    has no effect: the server has its own. Raises `ServerError`.
     """
     log.write_text(f"the log of {config.server.url} is on its own machine\n")
-    found, model = connect(config.server.url, log, config.server.metrics_url), config.model
-    server = replace(found, end=lambda: "" if found.is_live() else "it does not respond")
+    running, model = connect(config.server.url, log, config.server.metrics_url), config.model
+    server = replace(running, end=lambda: "" if running.is_live() else "it does not respond")
     if not config.server.repository:
         if not server.is_ready(model):
             raise ServerError(
@@ -96,19 +97,19 @@ def serve(
 
 
 def _listeners(port: int) -> tuple[int, ...]:
-    """Find the processes of this host behind `port`, as far as this user may see them."""
+    """Return the processes of this host that listen on `port`, as far as this user may see them."""
     import psutil
 
-    found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    here = {each.pid for each in found if getattr(each.laddr, "port", 0) == port and each.pid}
+    sockets = [conn for conn in psutil.net_connections("tcp") if conn.status == psutil.CONN_LISTEN]
+    here = {conn.pid for conn in sockets if getattr(conn.laddr, "port", 0) == port and conn.pid}
     # a published port of a container belongs to the engine's proxy
-    names = {each.info["name"] for each in psutil.process_iter(["name"]) if each.pid in here}
+    names = {proc.info["name"] for proc in psutil.process_iter(["name"]) if proc.pid in here}
     return (*here, *(containers.publishing(port) if "docker-proxy" in names else ()))
 
 
 @contextmanager
 def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]]:
-    """Copy every model of `repository` into `target` for the time of the block; yield the names."""
+    """Copy every model of `repository` into `target` during the block; yield the names."""
     with ExitStack() as copied:
         models = sorted(path for path in repository.iterdir() if path.is_dir())
         for source in models:
@@ -125,7 +126,7 @@ def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]
 
 
 def _claim(folder: Path) -> None:
-    """Make a model's folder in the server's repository; one whose owner has ended is replaced."""
+    """Create a model's folder in the server's repository; replace one whose owner has ended."""
     mark = folder / MARK
     if mark.is_file() and owner.is_dead(mark.read_text()):
         shutil.rmtree(folder)

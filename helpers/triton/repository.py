@@ -1,5 +1,5 @@
-"""The deploy stage: a model repository, with `config.pbtxt` from Triton's own message and the
-artifact, with the adapter and the format's runtime unless the server has a backend for it.
+"""The deploy stage: a model repository with the artifact and a `config.pbtxt`. If the server has no
+backend for the format, it also has the adapter and the format's runtime.
 
     repository/requirements.txt                packages of the Python that serves it
     repository/client.py sample.npz            a client, and what it sends: see `client`
@@ -51,20 +51,20 @@ def deploy(config: DeployConfig) -> Artifact:
     converted = None if is_existing else require(config, "convert")
     if is_existing:
         prepare(config)
-    with create_artifact(artifact_folder(config, "deploy")) as (temporary, facts):
+    with create_artifact(artifact_folder(config, "deploy")) as (temporary, metadata):
         if converted:
             write_repository(temporary, config, converted)
         else:
             copy_existing(temporary, config)
         write_client(config, temporary)
-        facts["model"] = config.model
-        facts["threads"] = {scenario: threads(config, scenario) for scenario in SCENARIOS}
+        metadata["model"] = config.model
+        metadata["threads"] = {scenario: threads(config, scenario) for scenario in SCENARIOS}
     return require(config, "deploy")
 
 
 def copy_existing(folder: Path, config: DeployConfig) -> None:
-    """Copy a model of a Triton repository into the empty `folder`, as it is but for its name; both
-    scenarios have the configuration that it had.
+    """Copy a model of a Triton repository into the empty `folder`, and change only its name. Both
+    scenarios have its configuration.
     """
     source, target = from_root(config.checkpoint), folder / config.model
     message = read_configuration(source)
@@ -100,12 +100,14 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
     if is_fused and config.server.is_native:
         raise ServerError("composition fused needs the adapter. Set server.backend to adapter.")
     modules: list[str] = []
-    in_python = [each for each in served if each is not graph or not config.server.is_native]
+    in_python = [model for model in served if model is not graph or not config.server.is_native]
     for component in served:
-        messages = [model_config(config, each, component, component is graph) for each in SCENARIOS]
+        messages = [
+            model_config(config, scenario, component, component is graph) for scenario in SCENARIOS
+        ]
         version = _write_configs(folder / component.part.name, *messages)
-        own = components if is_fused else (component,)
-        others = {each.file for each in components if each not in own}
+        members = components if is_fused else (component,)
+        others = {other.file for other in components if other not in members}
         names = [name for name in artifact.files if Path(name).parts[0] not in others]
         ensemble.link_files(artifact, version, names)
         if component in in_python:
@@ -114,7 +116,7 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
         if is_fused:
             _write_chain(components, version)
         composition = ensemble.composition(config)
-        if composition and components[0] in own:
+        if composition and components[0] in members:
             modules += composition.configure(config, version / components[0].file)
         if component.is_store:
             messages[1].parameters["exact"].string_value = "yes"
@@ -123,18 +125,19 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
     if len(served) > 1:
         message = ensemble_config(config, [component.part for component in components])
         _write_configs(folder / config.model, message, message)
-    modules += [module for each in in_python for module in ("numpy", *each.modules)]
+    modules += [module for model in in_python for module in ("numpy", *model.modules)]
     if graph in in_python and config.device == "gpu":
         modules.append("torch")  # the adapter's, for tensors on the GPU
     distributions = dict.fromkeys(map(formats.distribution, modules))
     versions = {name: formats.installed_version(name) for name in distributions}
-    public = {name: (found or "").partition("+")[0] for name, found in versions.items()}  # no +cpu
-    lines = [f"{name}=={found}\n" if found else f"{name}\n" for name, found in public.items()]
+    # without local labels, such as +cpu
+    public = {name: (number or "").partition("+")[0] for name, number in versions.items()}
+    lines = [f"{name}=={pin}\n" if pin else f"{name}\n" for name, pin in public.items()]
     (folder / "requirements.txt").write_text("".join(lines))
 
 
 def _copy_code(code: Path, target: Path) -> None:
-    """Copy a module, whose copy ends in .py too, or a package."""
+    """Copy a module to a file that ends in .py, or copy a package."""
     if code.is_dir():
         shutil.copytree(code, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
     else:
@@ -142,14 +145,14 @@ def _copy_code(code: Path, target: Path) -> None:
 
 
 def _write_chain(components: Iterable[Component], version: Path) -> None:
-    """Write which components run in turn, and the code of each."""
+    """Write the list of the chain's components, and the code of each."""
     steps = []
-    for each in components:
-        code = f"served_{each.file.partition('.')[0]}"
-        _copy_code(each.code, version / code)
-        step = ensemble.step(each.part)
+    for component in components:
+        code = f"served_{component.file.partition('.')[0]}"
+        _copy_code(component.code, version / code)
+        step = ensemble.step(component.part)
         wires = {"inputs": step.inputs, "outputs": step.outputs, "flat": step.flat}
-        steps.append({"code": code, "file": each.file, **wires})
+        steps.append({"code": code, "file": component.file, **wires})
     (version / chain.FILE).write_text(json.dumps(steps, indent=1) + "\n")
 
 
@@ -167,15 +170,15 @@ def model_config(
 ) -> pb.ModelConfig:
     """Build Triton's `ModelConfig` of a component for `scenario` ("offline" or "online").
 
-    Only the graph is `batched`, not a lookup before it, and only online: offline each request runs
-    as the batch that it is, without waiting for others. Raises `ServerError` if the server's
-    release has no backend for the format.
+    Only the graph is `batched`, not a lookup before it, and only online. Offline each request runs
+    as its own batch, without waiting for others. Raises `ServerError` if the server's release has
+    no backend for the format.
     """
     part, in_gpu, count = component.part, config.device == "gpu", threads(config, scenario)
-    own = [[*part.inputs.values()], [*part.outputs.values()]]
+    signature = [[*part.inputs.values()], [*part.outputs.values()]]
     if batched:  # TensorRT's types are its engine's, not the lookup's
-        own = [[_served(config, tensor) for tensor in tensors] for tensors in own]
-    message = _message(config, part.name, *own)
+        signature = [[_served(config, tensor) for tensor in tensors] for tensors in signature]
+    message = _message(config, part.name, *signature)
     if batched and config.server.is_native:
         native.complete(message, config, component.file, count, part.flat)
     else:
@@ -192,9 +195,8 @@ def model_config(
     )
     if part.flat:
         message.max_batch_size = 0
-    if (
-        part.flat or component.is_store
-    ):  # what is joined would be no request, and zeros would warm a cache
+    # joined flat requests would not be one request, and zeros would fill a cache
+    if part.flat or component.is_store:
         return message
     if scenario == "online" and batched:
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
@@ -211,17 +213,17 @@ def model_config(
 
 def ensemble_config(config: DeployConfig, parts: Sequence[Part]) -> pb.ModelConfig:
     """Build the `ModelConfig` that sends a request through all `parts`."""
-    whole, graph = ensemble.whole(config), parts[-1]
+    model, graph = ensemble.whole(config), parts[-1]
     inputs = [
         _served(config, tensor) if name in graph.inputs else tensor
-        for name, tensor in whole.inputs.items()
+        for name, tensor in model.inputs.items()
     ]
-    message = _message(config, config.model, inputs, whole.outputs.values())
+    message = _message(config, config.model, inputs, model.outputs.values())
     message.platform = "ensemble"
     for part in parts:
         step = message.ensemble_scheduling.step.add(model_name=part.name, model_version=-1)
-        step.input_map.update({own.name: name for name, own in part.inputs.items()})
-        step.output_map.update({own.name: name for name, own in part.outputs.items()})
+        step.input_map.update({tensor.name: name for name, tensor in part.inputs.items()})
+        step.output_map.update({tensor.name: name for name, tensor in part.outputs.items()})
     return message
 
 

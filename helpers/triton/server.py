@@ -1,4 +1,4 @@
-"""A Triton server, wherever it runs: ports for one, waiting until it is ready, talking to it."""
+"""A Triton server on any machine: free ports for it, the wait until it is ready, and requests."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,10 +32,9 @@ USUAL_CLIENT_PORTS = 32_768  # the first of them where that cannot be read
 PORTS_FROM = 10_000  # below are those of well-known services
 TRIES = 1_000
 STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
-OPENER = build_opener(ProxyHandler({}))  # a server is never asked through the user's proxy
-# For every Triton that this package starts, of whatever release. Without model control it loads the
-# repository's models, and nobody who reaches the port can load others, whose code would run as this
-# user.
+OPENER = build_opener(ProxyHandler({}))  # requests to a server never use the user's proxy
+# Flags of every Triton that this package starts, of any release. Without model control it loads the
+# repository's models, and no client can load others, whose code would run as this user.
 COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
 
 randrange = SystemRandom().randrange  # forked processes draw different ports
@@ -47,19 +46,19 @@ def _answers(url: str) -> bool:
     try:
         with OPENER.open(f"http://{url}", timeout=10) as answer:
             return bool(answer.status == 200)
-    except (OSError, HTTPException):  # nobody listens, or it ends in mid-answer
+    except (OSError, HTTPException):  # nothing listens, or it ends during the response
         return False
 
 
 class Count(TypedDict):
-    """How often something happened, and the nanoseconds that it took altogether."""
+    """The number of events, and their total time in nanoseconds."""
 
     count: int
     ns: int
 
 
 class Statistics(TypedDict):
-    """Triton's cumulative statistics of a model since it was loaded, as far as they are used."""
+    """The part of Triton's cumulative statistics of a model that this package uses."""
 
     inference_count: int  # samples
     execution_count: int  # runs of the model
@@ -88,13 +87,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers, as soon as it does."""
+        """Return the address, after the server has become ready."""
         self.ready()
         return self.address
 
     @property
     def metrics_url(self) -> str:
-        """Where it tells its metrics, as soon as it does; empty if it has none."""
+        """Return the address of the metrics, after the server has become ready; empty without."""
         self.ready()
         return self.metrics_address
 
@@ -103,12 +102,12 @@ class Server:
         return not self.end()
 
     def exit_report(self) -> str:
-        """Describe how the server ended, if it did, and what the end of its log says."""
+        """Return how the server ended, if it did, and the last lines of its log."""
         return ": ".join(filter(None, (self.end(), last_lines(self.log))))
 
     def is_live(self, seconds: float = 0) -> bool:
-        """Return whether the server answers within `seconds` and has not ended: another may answer
-        at its address. How it ended is known a little later, when all of its processes have.
+        """Return whether the server responds within `seconds` and has not ended, as another may
+        respond at its address. The reason of its end is known after all its processes have ended.
         """
         deadline = time.monotonic() + seconds
         while self.is_alive():
@@ -120,9 +119,7 @@ class Server:
         return False
 
     def _is_ready(self) -> bool:
-        """Return whether it answers as ready, and for its metrics, for which it listens a little
-        later.
-        """
+        """Return whether it responds as ready, and with its metrics, which are available later."""
         metrics = self.metrics_address and f"{self.metrics_address}/metrics"
         urls = f"{self.address}/v2/health/ready", metrics
         return all(_answers(url) for url in urls if url) and self.is_alive()
@@ -133,8 +130,10 @@ class Server:
         has_dead_stubs: Callable[[], bool] = lambda: False,
         pause_seconds: float = 0.05,
     ) -> None:
-        """Wait until the server, its models and its metrics are ready; raise `ServerError` if it
-        ends, is not ready after `seconds`, or has dead stubs for `STUB_SECONDS`.
+        """Wait until the server, its models and its metrics are ready.
+
+        Raises `ServerError` if it ends, is not ready after `seconds`, or has dead stubs for
+        `STUB_SECONDS`.
         """
         started = healthy = time.monotonic()
         while (now := time.monotonic()) < started + seconds:
@@ -160,17 +159,17 @@ class Server:
         self._call(lambda client: client.unload_model(model))
 
     def is_ready(self, model: str) -> bool:
-        """Return whether `model` answers requests."""
+        """Return whether `model` is ready for requests."""
         return bool(self._call(lambda client: client.is_model_ready(model)))
 
     def statistics(self, model: str) -> Statistics:
         """Return Triton's cumulative statistics of `model`."""
         answer = self._call(lambda client: client.get_inference_statistics(model))
-        found: Statistics = answer["model_stats"][0]
-        return found
+        statistics: Statistics = answer["model_stats"][0]
+        return statistics
 
     def metrics(self) -> str:
-        """The server's metrics in Prometheus' text format."""
+        """Return the server's metrics in Prometheus' text format."""
         with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -183,10 +182,10 @@ class Server:
         return self._call(lambda client: self._ask(client, model, inputs))
 
     def infer_all(self, model: str, batches: Iterable[Arrays], clients: int = 1) -> Arrays:
-        """Send each batch as a request, from `clients` clients that have a connection and one
-        request at a time each; return the outputs of all samples, in the order of the batches.
+        """Send each batch as a request, and return the outputs of all samples, in that order.
 
-        Raises `ServerError` with the numbers, from 0 on, of samples that were not answered.
+        Each of `clients` clients has one connection and one request in flight. Raises `ServerError`
+        with the numbers, from 0 on, of samples without a response.
         """
         waiting, sent, lock = iter(batches), 0, Lock()
         answers: dict[range, Arrays] = {}  # by the numbers of a request's samples
@@ -208,15 +207,15 @@ class Server:
                 wait(sending, return_when=FIRST_EXCEPTION)
             finally:
                 waiting = iter(())  # after an error or an interrupt the others end too
-        for each in sending:
-            each.result()
-        in_order = sorted(answers.items(), key=lambda each: each[0].start)
+        for future in sending:
+            future.result()
+        in_order = sorted(answers.items(), key=lambda item: item[0].start)
         names = dict.fromkeys(name for answer in answers.values() for name in answer)
         for name, (samples, answer) in product(names, in_order):
-            if (found := len(answer.get(name, ()))) != len(samples):
+            if (count := len(answer.get(name, ()))) != len(samples):
                 raise ServerError(
-                    f"sample {samples[min(found, len(samples) - 1)]} has no response: Triton sent "
-                    f"{found} values of {name} for samples {samples[0]} to {samples[-1]}"
+                    f"sample {samples[min(count, len(samples) - 1)]} has no response: Triton sent "
+                    f"{count} values of {name} for samples {samples[0]} to {samples[-1]}"
                 )
         return {name: np.concatenate([answer[name] for _, answer in in_order]) for name in names}
 
@@ -226,19 +225,19 @@ class Server:
         return self.wire.decode(_infer(client, model, self.wire.encode(batch)))
 
     def counters(self, prefix: str) -> dict[str, float]:
-        """Read the counters of the metrics whose names begin so, added up over their labels."""
+        """Return the metrics whose names begin with `prefix`, as sums over their labels."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         try:
             text = self.metrics()
         except (OSError, HTTPException):  # it has ended, or has no metrics
-            return found
+            return totals
         for family in text_string_to_metric_families(text):
             for sample in family.samples if family.name.startswith(prefix) else ():
                 name = sample.name.removesuffix("_total")
-                found[name] = found.get(name, 0) + sample.value
-        return found
+                totals[name] = totals.get(name, 0) + sample.value
+        return totals
 
     def _call(self, action: Callable[[Any], T]) -> T:
         client = http.InferenceServerClient(
@@ -253,13 +252,13 @@ class Server:
 
     @contextmanager
     def _explained(self, request: str = "") -> Iterator[None]:
-        """Turn the client's errors into `ServerError`; `request` says which request it was."""
+        """Turn the client's errors into `ServerError`; `request` identifies the request."""
         try:
             yield
         except InferenceServerException as error:
-            said = plain(error.message())
-            raise ServerError(f"Triton rejected the request{request}: {said}") from error
-        except (OSError, HTTPParseError) as error:  # the second in mid-answer
+            reason = plain(error.message())
+            raise ServerError(f"Triton rejected the request{request}: {reason}") from error
+        except (OSError, HTTPParseError) as error:  # the second during a response
             state = f"has ended: {self.exit_report()}" if self.end() else f"is running: {error}"
             where = f"Triton at {self.address}, which {state}"
             raise ServerError(f"no response from {where}") from error
@@ -272,24 +271,25 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
         tensors.append(tensor.set_data_from_numpy(array))
     try:
         result = client.infer(model, tensors)
-    except (HTTPConnectionClosed, ConnectionError):  # it was idle, and closed before an answer
+    except (HTTPConnectionClosed, ConnectionError):  # it was idle, and closed before a response
         result = client.infer(model, tensors)
     return {
-        each["name"]: result.as_numpy(each["name"]) for each in result.get_response()["outputs"]
+        output["name"]: result.as_numpy(output["name"])
+        for output in result.get_response()["outputs"]
     }
 
 
-def free_ports(*wanted: int) -> list[int]:
-    """Return different ports of 127.0.0.1 that nothing listens on: those `wanted`, any for a 0.
+def free_ports(*requested: int) -> list[int]:
+    """Return different ports of 127.0.0.1 without a listener: those `requested`, any one for a 0.
 
-    Raises `ServerError` if one is taken, or if this machine has no 127.0.0.1.
+    Raises `ServerError` if one is in use, or if this machine has no 127.0.0.1.
     """
-    with reserved_ports(*wanted) as ports:
+    with reserved_ports(*requested) as ports:
         return ports
 
 
 @contextmanager
-def reserved_ports(*wanted: int) -> Iterator[list[int]]:
+def reserved_ports(*requested: int) -> Iterator[list[int]]:
     """Yield such ports for servers to listen on. No other process can draw them in the block."""
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
@@ -298,25 +298,26 @@ def reserved_ports(*wanted: int) -> Iterator[list[int]]:
                 "ip address add 127.0.0.1/8 dev lo; ip link set lo up"
             )
     with ExitStack() as bound:
-        yield [_bind(bound, port, True) if port else _bind_any(bound) for port in wanted]
+        yield [_bind(bound, port, True) if port else _bind_any(bound) for port in requested]
 
 
-def _bind(bound: ExitStack, port: int, is_wanted: bool) -> int:
-    each = bound.enter_context(socket())
-    if is_wanted:  # also just after a server; two that only bind it would both get it
-        each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+def _bind(bound: ExitStack, port: int, is_requested: bool) -> int:
+    listener = bound.enter_context(socket())
+    if is_requested:  # also just after a server's end; two that only bind it would both get it
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
-        each.bind(("127.0.0.1", port))
+        listener.bind(("127.0.0.1", port))
     except OSError as error:
         raise ServerError(
             f"Port {port} of 127.0.0.1 is taken ({error.strerror}). Use another port, or none."
         ) from None
-    each.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # a server sets it too, and can listen beside this
+    # a server sets it too, and can listen next to this socket
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     return port
 
 
 def _bind_any(bound: ExitStack) -> int:
-    """Bind a port that no connection will have meanwhile: the system gives clients others."""
+    """Bind a port below those that the system assigns to clients' connections."""
     try:
         clients = int(CLIENT_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Serving an experiment with the kind of server that its target names, and how to elsewhere."""
+"""Serve an experiment with the kind of server that its target names, or on another machine."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from helpers.store import Artifact, find_artifact, temporary_folder
 from helpers.triton import embedded
 from helpers.triton.server import EXACT, Server
 
-COUNTED_SECONDS = 0.1  # Triton counts a request shortly after it has answered
+COUNTED_SECONDS = 0.1  # Triton counts a request shortly after its response
 
 
 @contextmanager
@@ -28,15 +28,14 @@ def serve(
     log: Path | None = None,
     http_port: int | None = None,
 ) -> Iterator[Server]:
-    """Serve `repository` for as long as the block lasts, as `scenario` is configured, at
-    `http_port` of 127.0.0.1 or a free one. "exact" is as "online", but a store waits for all
-    vectors.
+    """Serve `repository` during the block, with the configuration of `scenario`, at `http_port` of
+    127.0.0.1 or a free port. "exact" is as "online", but a store waits for all vectors.
 
     The embedded server has a no-op model too when it serves offline: see `noop`.
 
-    The log is kept next to the stage's result, or in `log`. Raises `ServerError` with the server's
-    last lines if it does not become ready, or before anything is loaded if the model was built for
-    another release.
+    The log is next to the stage's result, or in `log`. Raises `ServerError` with the server's last
+    lines if it does not become ready. If the model was built for another release, it raises
+    `ServerError` before it loads any model.
     """
     _require_same_release(config, repository)
     log = log or results_folder(config) / f"{config.stage}_server.log"
@@ -77,10 +76,11 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
 
 @contextmanager
 def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
-    """Fill a list with what Triton counts of each model during the block: requests, samples and
-    executions (`/v2/models/NAME/stats`). Samples / executions is the average batch.
+    """Yield a list that gets a row per model at the end of the block, with Triton's counts of
+    requests, samples and executions (`/v2/models/NAME/stats`). Samples / executions is the average
+    batch size.
     """
-    names = [each.part.name for each in ensemble.served(config)]
+    names = [component.part.name for component in ensemble.served(config)]
     before = [server.statistics(name) for name in names]
     rows: list[dict[str, object]] = []
     yield rows
@@ -89,7 +89,7 @@ def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[s
         last = server.statistics(name)
         samples = int(last["inference_count"]) - int(first["inference_count"])
         executions = int(last["execution_count"]) - int(first["execution_count"])
-        requests = (int(each["inference_stats"]["success"]["count"]) for each in (last, first))
+        requests = (int(stats["inference_stats"]["success"]["count"]) for stats in (last, first))
         rows.append(
             {
                 "model": name,
@@ -108,7 +108,7 @@ def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays
 
 def docker_command(config: StageConfig) -> str:
     """Return the command that serves a copy of the repository on another machine, with Triton's own
-    image. It answers on that machine only, and nobody can load other models into it.
+    image. The server is reachable on that machine only, and no client can load other models.
     """
     gpus = "--gpus all " if config.device == "gpu" else ""
     return (

@@ -1,15 +1,17 @@
-"""Runs one command that must not outlive its caller, however the caller ends, and removes the
-shared memory that the command leaves behind.
+"""Run one command that ends when its caller ends, however it ends, and remove the shared memory
+that the command leaves behind.
 
     python supervisor.py [--at-once] SHM_PATTERN... -- COMMAND...
 
 The caller holds the other end of standard input and never writes. When it closes, on purpose or
-because the caller was killed, the command gets SIGTERM and after a grace period SIGKILL (with
-`--at-once` it gets that first), and so does everything in its session, which is the supervisor's
-own: a caller whose supervisor is killed knows it too. Then the files of /dev/shm that match a
-pattern, belong to this user and are in use by no client are removed, and so are the empty folders
-in /tmp that Triton's Python backend makes and killed servers leave. The exit code is the command's.
-Only the standard library is imported: the supervisor starts in 30 ms and needs no site-packages.
+because the caller was killed, the command gets SIGTERM. After a grace period, with `--at-once`
+immediately, it gets SIGKILL, and so do all processes in its session. The session has the
+supervisor's process id, so a caller can end it even if the supervisor was killed.
+
+Then the supervisor removes this user's files of /dev/shm that match a pattern and that no client
+uses. It also removes the empty folders in /tmp that Triton's Python backend makes and killed
+servers leave. The exit code is the command's. The supervisor imports only the standard library: it
+starts in 30 ms and needs no site-packages.
 """
 
 import ctypes
@@ -33,7 +35,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def before_exec() -> None:
-    """Listen to signals again in the child, and die with the supervisor."""
+    """Restore the child's signal handlers, and end it with the supervisor."""
     for name in IGNORED:
         signal.signal(name, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -46,13 +48,13 @@ def read(file: Path) -> str:
 
 def processes_in_session(session: int) -> list[int]:
     """List the other live processes of `session`, read from /proc."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state, _, _, its_session = read(entry / "stat").rpartition(")")[2].split()[:4]
             if int(its_session) == session and state != "Z" and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def shared_memory_users(servers: bool) -> dict[str, set[int]]:
@@ -75,7 +77,7 @@ def shared_memory_users(servers: bool) -> dict[str, set[int]]:
 def sweep(patterns: Sequence[str]) -> None:
     """Remove this user's files of /dev/shm that match a pattern and that no client uses."""
     shared = Path("/dev/shm").iterdir()
-    matching = [path for path in shared if any(fnmatch(path.name, each) for each in patterns)]
+    matching = [path for path in shared if any(fnmatch(path.name, pattern) for pattern in patterns)]
     used = shared_memory_users(servers=False) if matching else {}
     for path in matching:
         with suppress(OSError):
@@ -84,8 +86,9 @@ def sweep(patterns: Sequence[str]) -> None:
 
 
 def kill_session(session: int, seconds: float = GRACE_SECONDS) -> None:
-    """Wait until the other processes of `session` have ended, and kill them after `seconds`: stubs
-    notice first that their server has gone, and remove their own shared memory.
+    """Wait until the other processes of `session` have ended, and kill them after `seconds`.
+
+    In this time stubs detect that their server has ended, and remove their shared memory.
     """
     deadline = time.monotonic() + seconds
     while processes_in_session(session) and time.monotonic() < deadline:
@@ -110,9 +113,9 @@ def is_python_backend_running() -> bool:
 def remove_environments() -> None:
     """Remove this user's empty folders for archives of Python environments, unless a server lives.
 
-    Triton makes one in each server, has no such archive from this package, and aborts at its own
-    end if its folder has gone. Whose a folder is cannot be seen: the last server to end removes
-    those of all. They are listed first, since a server may start meanwhile.
+    Each Triton makes a folder, has no such archive from this package, and aborts at its end if the
+    folder is missing. The owner of a folder is unknown, so the last server to end removes those of
+    all. They are listed first, since a server may start meanwhile.
     """
     folders = list(Path("/tmp").glob(ENVIRONMENTS))
     if folders and not is_python_backend_running():
