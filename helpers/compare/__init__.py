@@ -1,4 +1,4 @@
-"""What the lessons compare, with the charts and the findings."""
+"""`tune` and the lessons: configurations compared, the search, and what was found."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The parity checks: each step computes what the reference (PyTorch or Keras) computes."""
+"""Parity checks, load generators, statistics, and the quality of measurements."""
 
 import lazy_loader
 

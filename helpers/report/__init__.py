@@ -1,4 +1,4 @@
-"""What results say: figures, tables, text and pages, compared with NVIDIA's rows."""
+"""Charts, tables, text and pages of results, compared with what NVIDIA published."""
 
 import lazy_loader
 
