@@ -42,7 +42,7 @@ class Group:
 
     @property
     def may_be_reported(self) -> bool:
-        """Return whether all jobs are settled that the model's report shows; it shows no lessons."""
+        """Return whether all jobs are settled that the report shows; it shows no lessons."""
         left = [job for _, job in self.jobs if job.name not in self.settled]
         return self.state == "over" or all(job.config.stage in LESSONS for job in left)
 
