@@ -20,7 +20,7 @@ C = TypeVar("C", bound="StageConfig")
 
 
 class StageConfig(fields.Strict):
-    """Which stage of which experiment this is; each stage has a subclass with its fields."""
+    """A stage of an experiment; each stage has a subclass with its fields."""
 
     model: str
     experiment: str
@@ -44,7 +44,7 @@ class StageConfig(fields.Strict):
         return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
 
     def summary(self) -> dict[str, Value]:
-        """Return the experiment and the fields that the stage reads and that apply to this model."""
+        """Return the experiment, and the fields of the stage that apply to this model."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "hardware": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment

@@ -91,7 +91,7 @@ class KernelServer:
 
 
 class KernelProcess:
-    """A kernel that is a child of another process, with the methods of `Popen` that Jupyter uses."""
+    """A kernel that is a child of another process, with the methods of `Popen` for Jupyter."""
 
     stdin = stdout = stderr = None
 
