@@ -19,7 +19,7 @@ TELLING_SECONDS = 30.0  # of finished stages, after which they correct the estim
 
 
 class Progress:
-    """Prints a line every few seconds, with the seconds since it was made."""
+    """Prints a line every few seconds, with the seconds since its creation."""
 
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()

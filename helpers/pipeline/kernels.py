@@ -68,15 +68,15 @@ class KernelServer:
         request = json.dumps({"argv": argv, "env": env, "cwd": cwd})
         with suppress(OSError):  # the process has ended
             self._channel.sendall(f"{request}\n".encode())
-        answer = b""
-        while not answer.endswith(b"\n"):
-            if not (part := self._channel.recv(64)):
+        response = b""
+        while not response.endswith(b"\n"):
+            if not (chunk := self._channel.recv(64)):
                 raise StageError("The process that starts kernels has ended. Run again.")
-            answer += part
-        if not answer[:1].isdigit():
+            response += chunk
+        if not response[:1].isdigit():
             self.close()
-            raise StageError(answer.decode().strip())
-        return KernelProcess(int(answer))
+            raise StageError(response.decode().strip())
+        return KernelProcess(int(response))
 
     def close(self) -> None:
         """End the process, if it runs, and wait for its end."""

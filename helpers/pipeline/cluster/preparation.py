@@ -104,8 +104,8 @@ def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     from helpers.pipeline.cluster.tasks import see
 
     names = [str(path) for path in paths]
-    answers = ask_all(workers.client, workers.addresses, see, names)
-    if seeing := [address for address, sees in answers.items() if sees]:
-        return seeing
+    visibility = ask_all(workers.client, workers.addresses, see, names)
+    if addresses := [address for address, is_visible in visibility.items() if is_visible]:
+        return addresses
     text = " and ".join(names)
     raise ClusterError(f"No worker can read {text}. Put both on a disk that all machines share.")

@@ -195,12 +195,12 @@ def _require_batch(
     """Raise ParameterError unless two samples in a batch give the outputs of two samples."""
     ask = "Use --batch 1 if the model takes one sample at a time, --batch none if it has no batch."
     try:
-        answers = run(two)
+        outputs = run(two)
     except Exception as error:  # runtimes raise anything
         reason = " ".join(str(error).split())[:150]
         raise ParameterError(f"The model rejects two samples at once ({reason}). {ask}") from None
     for name, one in single.items():
-        rows = np.asarray(answers[name])
+        rows = np.asarray(outputs[name])
         if one.shape[:1] != (1,) or rows.shape != (TWO, *one.shape[1:]):
             shape = samples_file.spell(rows.shape)
             raise ParameterError(
