@@ -52,7 +52,7 @@ app = Typer(
 params = Typer(rich_markup_mode=None, epilog=EXAMPLE.format("params new"))
 app.add_typer(params, name="params", help="Compare parameter files, or write one for this GPU.")
 say = Lines()
-TERMINAL = "PYTHONIOENCODING"  # the encoding of its characters
+TERMINAL = "PYTHONIOENCODING"  # the encoding of the terminal
 
 
 def use_outputs(folder: Path) -> Path:
@@ -426,14 +426,14 @@ def main(arguments: list[str] | None = None) -> int:
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
-    except ImportError as error:  # of a package that the command itself imports
+    except ImportError as error:  # an import of the command itself failed
         print("error: {} {}. Run: {}".format(*machine.diagnose(error)), file=sys.stderr)
         return 1
     except OSError:
         if not received:
             raise
         code = 130  # the terminal was closed and shows nothing
-    if code == 130:  # typer's answer to KeyboardInterrupt
+    if code == 130:  # typer's exit code for KeyboardInterrupt
         with suppress(OSError):
             print("Interrupted. Run the same command again to resume.", file=sys.stderr)
         return 128 + received[0] if received else code

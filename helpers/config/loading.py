@@ -33,7 +33,7 @@ class Parameters:
 
     file: ParameterFile
     target: str  # the folder under outputs/
-    place: str  # how an error names the file
+    place: str  # the name of the file in errors
 
     def experiments(self, model: str) -> tuple[str, ...]:
         """Return the names of a model's experiments; none if the file does not have the model."""

@@ -12,10 +12,10 @@ from helpers.config.parameter_file import Value
 from helpers.errors import ParameterError
 from helpers.store import digest, display_path, outputs, write_atomic
 
-SEPARATOR = "~"  # between the experiment's name and its overrides; no experiment has it in its name
-NAME = re.compile(r"[\w.,=~-]+")  # no folder
+SEPARATOR = "~"  # between an experiment's name and its overrides; names do not contain it
+NAME = re.compile(r"[\w.,=~-]+")  # not the path of another folder
 PLAIN = re.compile(r"[\w.-]{1,24}")
-LONGEST = 80  # characters: the name is that of a folder too
+LONGEST = 80  # characters: the name is also that of a folder
 FILE = "overrides.json"
 
 

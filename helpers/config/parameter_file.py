@@ -16,7 +16,7 @@ from helpers import formats, models
 from helpers.config.old_names import PARAMETERS
 from helpers.hps import settings
 
-Value = pydantic.JsonValue  # a plain value, as YAML and JSON have it
+Value = pydantic.JsonValue  # a value of YAML or JSON
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -57,7 +57,9 @@ ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
 TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
-LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results next to the experiments'
+LESSONS_FOLDER = (
+    "lessons"  # the folder of their notebooks, and of their results in a model's folder
+)
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
@@ -186,7 +188,7 @@ class DataFields(Strict):
     @pydantic.field_validator("variant")
     @classmethod
     def _check_variant(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context is None:  # one configuration is made from another
+        if info.context is None:  # `changed` validates a resolved configuration
             return name
         variants = models.get(info.context["model"]).VARIANTS
         if name and name not in variants:
@@ -289,7 +291,7 @@ class ConvertFields(ExportFields):
     @pydantic.field_validator("calibration_samples", "calibration_seed")
     @classmethod
     def _check_calibration(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if "precision" not in info.data:  # it is wrong and has its own error
+        if "precision" not in info.data:  # it is invalid and has its own error
             return value
         if info.data["precision"] != INT8:
             return None  # defaults for all experiments may set it

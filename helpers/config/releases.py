@@ -68,9 +68,9 @@ DRIVERS = {
 }
 
 
-# Branches that the notes from 24.10 on call not forward-compatible. The notes do not mention a
-# branch that is newer than the ones that they allow and not in this list, such as 550 for 24.10 or
-# 570 for 26.04: see `driver_warning`
+# Branches that the notes from 24.10 on call not forward-compatible. The notes do not mention newer
+# branches than those that they allow, unless they are in this list: see `driver_warning`. Such are
+# 550 for 24.10 and 570 for 26.04
 SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
 
 

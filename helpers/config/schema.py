@@ -14,7 +14,7 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import LESSONS_FOLDER, Value
 from helpers.store import ROOT, content_name, digest, outputs
 
-DISPLAY_ONLY = fields.BudgetField.model_fields  # perf_online draws it; no row depends on it
+DISPLAY_ONLY = fields.BudgetField.model_fields  # perf_online draws them; no row depends on them
 OF_LOOKUPS = ("lookup", "table_precision", "composition", "hps")  # fields of models that have them
 C = TypeVar("C", bound="StageConfig")
 
@@ -30,7 +30,7 @@ class StageConfig(fields.Strict):
     gpu: str
     device: Literal["cpu", "gpu"]
     server: fields.Server
-    experiments: tuple[str, ...]  # of the same model on this target
+    experiments: tuple[str, ...]  # all of the model on this target
 
     @property
     def opset(self) -> int | None:
@@ -145,7 +145,7 @@ class Stage:
     needs: str = ""  # the stage whose result it needs
     makes_artifact: bool = False  # for later stages
     is_optional: bool = False  # whether a run skips it unless it is named
-    of_model: bool = False  # whether a model has it once, and not each of its experiments
+    of_model: bool = False  # whether it runs once per model, and not per experiment
 
 
 # In the order in which they run.

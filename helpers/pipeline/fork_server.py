@@ -26,7 +26,7 @@ LATER, FIRST = ("scipy.stats",), 4
 
 def main() -> None:
     """Serve requests until the other end is closed; also return in a kernel that has ended."""
-    gc.disable()  # imports leave little garbage, and collecting it takes a fifth of the time
+    gc.disable()  # imports leave no garbage, and looking for it takes a fifth of the time
     channel = socket.socket(fileno=int(sys.argv[1]))
     from helpers.store import package_files
 
@@ -46,7 +46,7 @@ def main() -> None:
         )
         return
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for a kernel that has ended
     requests = channel.makefile("r")
     for number, line in enumerate(requests, 1):
         if number == FIRST:

@@ -132,7 +132,7 @@ def _state(
     shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
     if path in pending:  # a stage that experiments share runs once
         state, _, reason = pending[path].partition(": ")
-        if config.stage == "report":  # the reason of the report that is shown meanwhile
+        if config.stage == "report":  # of the report that is shown until then
             reason = result.reason if result else ""
         shown |= {"state": "waiting" if owner else state, "reason": reason}
     elif result:

@@ -58,7 +58,7 @@ RESERVED = ("data",)  # folders of outputs/ that are not targets
 EXECUTED_STATES = ("executed", "failed")
 # numbers of threads in which frameworks compute
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-BROKEN_INSTALLATION = "skipped because of the broken installation"  # an outcome that is a failure
+BROKEN_INSTALLATION = "skipped because of the broken installation"  # counts as a failure
 MIN_REPORTED_LOSS_S = 10.0  # seconds
 RETRY_STAGES = 6  # stages of a run that may spend their whole retry budget
 REPORT_SECONDS = 180.0  # between two reports of a model, each of which takes about 5 s
@@ -296,7 +296,7 @@ class Runner:
                 return "unchanged"
             with self.guard(job) if self.guard else nullcontext():
                 started = time.monotonic()
-                write_status(job, "failed", "the run was interrupted")  # until it has ended
+                write_status(job, "failed", "the run was interrupted")  # until it ends
                 with self.say.stage(name, why, self.expected[job.result]):
                     result = self.execute(job)
         except (DeploymentError, OSError) as error:

@@ -10,7 +10,7 @@ Quality = Literal[
     "noisy",
     "too few requests",
     "client-bound",
-    "saturated",  # more requests per second than the server can take
+    "saturated",  # the request rate exceeds the server's capacity
     "failed",
     "unstable",  # in results of older schemas
 ]
@@ -122,9 +122,9 @@ class Row(TableRow):
     # latency of a request minus that of an in-process call
     serving_overhead_ms: float | None = None
     # latency of the no-op model, which has the same tensors and computes nothing: the overhead of
-    # Triton, transport and adapter; the residual is what serving adds beyond it
+    # Triton, transport and adapter; the residual is the rest of the serving overhead
     noop_latency_ms: float | None = None
-    noop_reason: str = ""  # why there is none
+    noop_reason: str = ""  # why there is no such latency
     residual_overhead_ms: float | None = None
     residual_overhead_low_ms: float | None = None
     residual_overhead_high_ms: float | None = None
@@ -132,7 +132,7 @@ class Row(TableRow):
     # operations per byte, for the fewest bytes that a sample must move
     intensity: float | None = None
     roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks limits
-    roofline_share: float | None = None  # of the throughput at this peak
+    roofline_share: float | None = None  # throughput / throughput at this peak
     # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1

@@ -177,7 +177,7 @@ class Peaks(Record):
     gflops: dict[str, float]  # 10^9 operations/s of matrix multiplications, by precision
     memory_gb_s: float  # 10^9 bytes/s, read and written
     library: str
-    seconds: float  # that measuring them took
+    seconds: float  # the duration of measuring them
 
 
 class Measurement(Record):
@@ -185,7 +185,7 @@ class Measurement(Record):
 
     rows: tuple[Row, ...]
     distinct_rows: int
-    # CPU cores that other processes used just before a measurement, at most
+    # the most CPU cores that other processes used just before a measurement
     background_before: float | None
     measuring_seconds: float | None = None  # of the stage, without waiting for an idle machine
     again_seconds: float = 0.0  # of these, for repeated runs; only in older results

@@ -22,7 +22,8 @@ from helpers.pipeline.own import rounding
 from helpers.pipeline.own.inputs import known_inputs, with_tables
 from helpers.pipeline.own.origin import ModelSource, check_name
 
-PARTS = (1, 2, 4, 8, 16, 32)  # divisors of an input's dimension that an output may have
+# an output's size may be a dimension of an input divided by one of these
+PARTS = (1, 2, 4, 8, 16, 32)
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # tolerance of the sum of all class probabilities
 BYTES, MOST = 2e6, 16  # most bytes and most samples on which rounding errors are measured

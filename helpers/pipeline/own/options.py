@@ -131,7 +131,7 @@ def _of_torch(model: InspectedModel) -> dict[str, str]:
         warnings.simplefilter("always")
         try:
             traced = torch.jit.trace(network, batches[0], check_trace=False)
-        except Exception as error:  # the user's own code is run
+        except Exception as error:  # the user's code raises anything
             left_out["ts-trace"] = f"tracing failed: {' '.join(str(error).split())[:200]}"
     warned = [
         f"{Path(warning.filename).name}, line {warning.lineno}"
@@ -174,7 +174,7 @@ def _fixed(
             for inputs in batches:
                 for module in (traced or network, program.module(check_guards=False)):
                     torch.testing.assert_close(module(*inputs), network(*inputs), **CLOSE)
-    except Exception as error:  # of a comparison, or of the user's own code
+    except Exception as error:  # from a comparison or the user's code
         if "data-dependent" not in str(error):
             reason = " ".join(str(error).split())[:150]
             return f"a trace or a graph would be wrong for other batches ({warned}): {reason}"

@@ -91,9 +91,9 @@ def kind_of(source: str) -> Kind:
 def read(source: str) -> ModelSource:
     """Read the tensors that a source declares.
 
-    Raises ParameterError or CheckpointError if it is not a model, if weights are missing or do not
-    fit into memory, or if Triton does not take a tensor. Raises InstallationError if the framework
-    that reads it cannot be imported.
+    Raises ParameterError or CheckpointError if it is not a model, if Triton does not take a tensor,
+    or if weights are missing or exceed the memory. Raises InstallationError if the framework that
+    reads it cannot be imported.
     """
     kind = kind_of(source)
     if kind == "function":

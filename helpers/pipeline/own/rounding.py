@@ -20,14 +20,14 @@ from helpers.models._rounding import UNIT_ROUNDOFF
 if TYPE_CHECKING:
     import onnx
 
-# Standard deviation of the relative error: half a unit roundoff. In fp32 it is larger, as runtimes
-# also differ in functions such as exponentials.
+# Standard deviation of the relative error: half a unit roundoff in bf16 and fp16. In fp32 it is
+# larger, as runtimes also differ in functions such as exponentials.
 ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
 ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
 SPREAD = sqrt(3)  # half the range of a uniform distribution, in standard deviations
 NO_UNIFORM = 22  # the first opset in which ONNX Runtime's CPU has no uniform random numbers
 SAFETY = 16  # factor of a tolerance over an effect, which few samples and one draw measured
-COARSE = 4  # a precision is rejected above this part of the distance between two samples
+COARSE = 4  # a mean error above the distance between two samples / COARSE rejects a precision
 # Names of constants that give errors a random sign
 SIGNS = {key: f"rounding/{key}" for key in ("half", "yes", "above", "below")}
 # Operators that select or move values, and so do not round them

@@ -100,7 +100,7 @@ class Scored:
 def package(title: str, model: InspectedModel, scored: Scored) -> dict[str, str]:
     """Write the files of a model's package: its description and the module that loads it."""
     terms, count = model.terms
-    narrow = bounds([max(1, round(terms / count))] * count)  # only number and total decide
+    narrow = bounds([max(1, round(terms / count))] * count)  # only their count and total matter
     wide = narrow | rounding.widen_tolerances(narrow, model.effects, model.apart)
     tolerances = {
         precision: tuple(float(f"{bound:.1e}") for bound in pair)
