@@ -57,9 +57,7 @@ ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
 TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
-LESSONS_FOLDER = (
-    "lessons"  # the folder of their notebooks, and of their results in a model's folder
-)
+LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results in a model's folder
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
@@ -188,7 +186,7 @@ class DataFields(Strict):
     @pydantic.field_validator("variant")
     @classmethod
     def _check_variant(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context is None:  # `changed` validates a resolved configuration
+        if info.context is None:  # it is created from another configuration
             return name
         variants = models.get(info.context["model"]).VARIANTS
         if name and name not in variants:
