@@ -52,7 +52,7 @@ app = Typer(
 params = Typer(rich_markup_mode=None, epilog=EXAMPLE.format("params new"))
 app.add_typer(params, name="params", help="Compare parameter files, or write one for this GPU.")
 say = Lines()
-TERMINAL = "PYTHONIOENCODING"  # the encoding of its characters
+TERMINAL = "PYTHONIOENCODING"  # the encoding of the terminal
 
 
 def use_outputs(folder: Path) -> Path:
@@ -235,12 +235,12 @@ def status(outputs: Outputs = OUTPUTS) -> None:
     for target in targets:
         states = pipeline.stage_states(outputs, target)
         say(f"{target}: {', '.join(f'{n} {state}' for state, n in counts(states))}")
-        for each in states:
-            name = f"{each.model} {each.experiment}".strip()
-            measuring = each.measuring_seconds
-            took = each.took + (f" ({measuring:.0f} s of measurements)" if measuring else "")
-            said = "; ".join(filter(None, (each.headline or each.reason, took)))
-            say(f"  {name:28} {each.stage:13} {each.state:8} {said}")
+        for state in states:
+            name = f"{state.model} {state.experiment}".strip()
+            measuring = state.measuring_seconds
+            took = state.took + (f" ({measuring:.0f} s of measurements)" if measuring else "")
+            summary = "; ".join(filter(None, (state.headline or state.reason, took)))
+            say(f"  {name:28} {state.stage:13} {state.state:8} {summary}")
 
 
 @app.command(epilog=EXAMPLE.format("clear --dry-run"))
@@ -279,9 +279,9 @@ def serve(
     outputs: Outputs = OUTPUTS,
 ) -> None:
     """Serve a deployed model until Ctrl-C."""
-    given = config.read_file(file)
-    config.select(given, [model], [experiment] if experiment else [])
-    chosen = config.configure(given, model, experiment, "deploy")
+    parameters = config.read_file(file)
+    config.select(parameters, [model], [experiment] if experiment else [])
+    chosen = config.configure(parameters, model, experiment, "deploy")
     assert isinstance(chosen, config.DeployConfig)
     if scheduler:
         cluster.fetch_repository(chosen, outputs, cluster.Access(scheduler, key, insecure), say)
@@ -302,9 +302,9 @@ def crosscheck(
 
     It compares MLPerf's LoadGen with perf_analyzer. The exit code is 1 if their results differ.
     """
-    given = config.read_file(file)
-    config.select(given, [model], [experiment] if experiment else [])
-    rows = measure.crosscheck(given, model, experiment)
+    parameters = config.read_file(file)
+    config.select(parameters, [model], [experiment] if experiment else [])
+    rows = measure.crosscheck(parameters, model, experiment)
     for row in rows:
         say(", ".join(f"{name} {value}" for name, value in row.items() if value))
     return 1 if any(row["quality"] == "differ" for row in rows) else 0
@@ -317,12 +317,16 @@ def doctor(
     outputs: Outputs = OUTPUTS,
 ) -> int:
     """Check this machine and say how to fix what is missing."""
-    given = config.read_file(file)
-    configs = [config.configure(given, *each, "deploy") for each in config.select(given, [], [])]
-    found = machine.run_checks([each for each in configs if isinstance(each, config.ConvertConfig)])
-    for check in found:
+    parameters = config.read_file(file)
+    configs = [
+        config.configure(parameters, *pair, "deploy") for pair in config.select(parameters, [], [])
+    ]
+    checks = machine.run_checks(
+        [candidate for candidate in configs if isinstance(candidate, config.ConvertConfig)]
+    )
+    for check in checks:
         say(f"{check.word:4} {check.line}")
-    return 0 if all(check.ok for check in found) else 1
+    return 0 if all(check.ok for check in checks) else 1
 
 
 @app.command("new", epilog=EXAMPLE.format("new detector --from model.onnx --samples samples.npz"))
@@ -351,10 +355,10 @@ def diff(first: First, second: Second) -> int:
 
     Defaults are filled in first. The exit code is 1 if the files differ.
     """
-    found = config.differences(first, second)
-    for line in found or ["no difference"]:
+    differences = config.differences(first, second)
+    for line in differences or ["no difference"]:
         say(line)
-    return 1 if found else 0
+    return 1 if differences else 0
 
 
 @params.command(epilog=EXAMPLE.format("params new my-gpu"))
@@ -368,13 +372,14 @@ def new(name: Name = "") -> None:
 
 
 def use_utf8() -> None:
-    """Start this program again in Python's UTF-8 mode where the locale has another encoding: that
-    of all files that it and its packages read and write is UTF-8. The terminal keeps its own.
+    """Restart this program in Python's UTF-8 mode if the locale has another encoding.
+
+    All files that it and its packages read and write are UTF-8. The terminal keeps its encoding.
     """
-    if not sys.flags.utf8_mode and (own := locale.getencoding().lower()) != "utf-8":
-        os.environ.update(PYTHONUTF8="1", PYTHONIOENCODING=os.environ.get(TERMINAL, own))
+    if not sys.flags.utf8_mode and (encoding := locale.getencoding().lower()) != "utf-8":
+        os.environ.update(PYTHONUTF8="1", PYTHONIOENCODING=os.environ.get(TERMINAL, encoding))
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-    os.environ.pop(TERMINAL, None)  # what this program starts writes to no terminal
+    os.environ.pop(TERMINAL, None)  # the programs that this one starts write to no terminal
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -382,57 +387,56 @@ def use_utf8() -> None:
 
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
-    """Make the first of these signals interrupt the block as Ctrl-C does; yield a list that gets
-    it.
+    """Make the first of these signals interrupt the block as Ctrl-C does; yield a list with it.
 
-    A signal that is ignored stays so, as SIGHUP does after `nohup`.
+    An ignored signal stays ignored, as SIGHUP does after `nohup`.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def interrupt(number: int, _: object) -> None:
-        came.append(number)
-        if len(came) == 1:  # others may not disturb the end
+    def interrupt(signum: int, _: object) -> None:
+        received.append(signum)
+        if len(received) == 1:  # later signals must not interrupt the clean-up
             raise KeyboardInterrupt
 
-    chosen = [each for each in signals if signal.getsignal(each) == signal.SIG_DFL]
-    for each in chosen:
-        signal.signal(each, interrupt)
+    chosen = [signum for signum in signals if signal.getsignal(signum) == signal.SIG_DFL]
+    for signum in chosen:
+        signal.signal(signum, interrupt)
     try:
-        yield came
+        yield received
     finally:
-        for each in chosen:
-            signal.signal(each, signal.SIG_DFL)
+        for signum in chosen:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    came: list[int] = []
+    received: list[int] = []
     if arguments is None:
         use_utf8()
     try:
         require_open_files()
         command = get_command(app)
-        with interrupted_by(signal.SIGTERM, signal.SIGHUP) as came, writable_home():
+        with interrupted_by(signal.SIGTERM, signal.SIGHUP) as received, writable_home():
             code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
     except TyperException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")
-        words = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-        print(f"error: {words}. See: {where} --help", file=sys.stderr)
+        message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+        print(f"error: {message}. See: {where} --help", file=sys.stderr)
         return error.exit_code
     except DeploymentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
-    except ImportError as error:  # of a package that the command itself imports
+    except ImportError as error:  # an import of the command itself failed
         print("error: {} {}. Run: {}".format(*machine.diagnose(error)), file=sys.stderr)
         return 1
     except OSError:
-        if not came:
+        if not received:
             raise
-        code = 130  # the terminal was closed: nothing can be said there
-    if code == 130:  # typer's answer to KeyboardInterrupt
+        code = 130  # the terminal was closed and shows nothing
+    if code == 130:  # typer's exit code for KeyboardInterrupt
         with suppress(OSError):
             print("Interrupted. Run the same command again to resume.", file=sys.stderr)
-        return 128 + came[0] if came else code
+        return 128 + received[0] if received else code
     return code or 0
 
 

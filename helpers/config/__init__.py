@@ -1,4 +1,4 @@
-"""What a parameter file may say, choosing one experiment from it, and what each stage reads."""
+"""Parameter files, their experiments, and the configuration of each stage."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Validation of a file's content by a schema, and the one-line error."""
+"""Validate the content of a file by a schema, with errors of one line."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,22 +17,22 @@ MESSAGES = {  # kinds of pydantic's errors whose own message mentions Python or 
     "dict_type": "It should be a mapping of keys to values.",
     "invalid-json-value": "It should be text in quotes, a number, true, false, a list or mapping.",
 }
-MAX_SHOWN_CHARACTERS = 100  # characters of a wrong value that are shown
+MAX_SHOWN_CHARACTERS = 100  # of an invalid value
 
 
-def validated(schema: type[M], value: object, place: str, model: str = "") -> M:
-    """Validate `value`, a file or its part on `model`; a `ParameterError` begins with `place`."""
+def validated(schema: type[M], value: object, source: str, model: str = "") -> M:
+    """Validate `value`, a file or its part on `model`; a `ParameterError` begins with `source`."""
     try:
         return schema.model_validate(value, context={"model": model} if model else None)
     except pydantic.ValidationError as error:
-        raise ParameterError(_line(place, error.errors()[0])) from None
+        raise ParameterError(_line(source, error.errors()[0])) from None
 
 
-def _line(place: str, error: "ErrorDetails") -> str:
+def _line(source: str, error: "ErrorDetails") -> str:
     kind, value = error["type"], error["input"]
     keys = [str(key) for key in error["loc"] if key != "[key]"]
-    # keys follow a file's name after a colon, and other keys after a dot
-    where = f"{place}{'.' if ': ' in place else ': '}{'.'.join(keys)}" if keys else place
+    # a colon separates keys from the file's name, a dot from other keys
+    where = f"{source}{'.' if ': ' in source else ': '}{'.'.join(keys)}" if keys else source
     message = MESSAGES.get(kind) or error["msg"].removeprefix("Value error, ")
     message = message.replace("Input should", "It should").rstrip(".") + "."
     if kind == "string_type" and isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""In what two parameter files differ once every experiment is resolved, as lines to read."""
+"""List the differences between two parameter files, with all their experiments resolved."""
 
 import json
 from collections.abc import Iterator
@@ -9,38 +9,38 @@ from helpers.config.parameter_file import ParameterFile, Value
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """List in what `second` differs from `first`, one line each; empty if all resolves to the same.
+    """List the differences of `second` from `first`, one line each; empty if both are equal.
 
-    What holds for the whole file comes first, then each model with its experiments. Neither their
-    order counts nor whether an experiment, its model or the file gives a value. Raises
-    `ParameterError` for a file that is wrong.
+    The fields of the whole file come first, then each model with its experiments. The order does
+    not count, nor whether an experiment, its model or the file sets a value. Raises
+    `ParameterError` for an invalid file.
     """
     before, after = read_file(first), read_file(second)
-    found = list(_changes(_machine(before.file), _machine(after.file)))
+    lines = list(_changes(_machine(before.file), _machine(after.file)))
     for model in dict.fromkeys([*before.file.models, *after.file.models]):
-        found += [f"{model} {line}" for line in _model_changes(before, after, model)]
-    return found
+        lines += [f"{model} {line}" for line in _model_changes(before, after, model)]
+    return lines
 
 
 def _machine(file: ParameterFile) -> Fields:
-    """Return what a file says of the machine, without the release: a model may have its own."""
+    """Return a file's fields of the machine, without the release: a model may have its own."""
     return file.model_dump(exclude={"defaults": True, "models": True, "server": {"release"}})
 
 
 def resolved(parameters: Parameters, model: str, name: str) -> Fields:
-    """Return every field of an experiment with its value, whatever stage reads it."""
+    """Return all fields of an experiment with their values, for every stage."""
     fields: Fields = parameters.experiment(model, name).model_dump()
     return fields | {"release": fields["release"] or parameters.file.server.release}
 
 
 def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterator[str]:
-    """Return a line for each difference; one that all experiments share is one line."""
+    """Yield a line per difference; a difference that all experiments share has one line."""
     before, after = first.experiments(model), second.experiments(model)
-    for names, others, place in ((before, after, first.place), (after, before, second.place)):
+    for names, others, source in ((before, after, first.place), (after, before, second.place)):
         if not others:
-            yield f"(all {len(names)}): only in {place}"
+            yield f"(all {len(names)}): only in {source}"
             return
-        yield from (f"{name}: only in {place}" for name in names if name not in others)
+        yield from (f"{name}: only in {source}" for name in names if name not in others)
     changes = {
         name: list(_changes(resolved(first, model, name), resolved(second, model, name)))
         for name in before
@@ -58,8 +58,8 @@ def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterato
 def _changes(before: Value, after: Value, name: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
-            place = f"{name}.{key}" if name else key
-            yield from _changes(before.get(key), after.get(key), place)
+            field_name = f"{name}.{key}" if name else key
+            yield from _changes(before.get(key), after.get(key), field_name)
     elif before != after:
         yield f"{name}: {_text(before)} -> {_text(after)}"
 

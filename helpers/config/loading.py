@@ -1,7 +1,7 @@
-"""From a parameter file to an experiment, and to the configuration of each stage.
+"""Read parameter files, and resolve experiments to the configurations of their stages.
 
-A parameter file comes from disk (the batch command) or from a notebook's seven parameters
-(JupyterLab, papermill). All of them end in `configure`.
+Parameters come from a file (the batch command) or from the seven parameters of a notebook
+(JupyterLab, papermill). `configure` resolves both.
 """
 
 import os
@@ -33,7 +33,7 @@ class Parameters:
 
     file: ParameterFile
     target: str  # the folder under outputs/
-    place: str  # how an error names the file
+    place: str  # the name of the file in errors
 
     def experiments(self, model: str) -> tuple[str, ...]:
         """Return the names of a model's experiments; none if the file does not have the model."""
@@ -44,9 +44,9 @@ class Parameters:
         return tuple(self.file.models[model].lessons)
 
     def experiment(self, model: str, name: str) -> Experiment:
-        """Check an experiment with all its defaults; raise `ParameterError`."""
-        place = f"{self.place}: models.{model}.experiments.{name}"
-        return validated(Experiment, self.merged(model, name), place, model)
+        """Return an experiment with all its defaults; raise `ParameterError` if it is invalid."""
+        source = f"{self.place}: models.{model}.experiments.{name}"
+        return validated(Experiment, self.merged(model, name), source, model)
 
     def merged(self, model: str, name: str) -> Fields:
         """Merge the fields of an experiment over those of its model and of the file."""
@@ -55,44 +55,46 @@ class Parameters:
 
 
 def read_file(path: Path) -> Parameters:
-    """Read and validate a parameter file; a `ParameterError` names file, key, value and fault."""
-    content, place = yaml_file.load(path), display_path(path)
+    """Read and validate a parameter file; a `ParameterError` names file, key, value and reason."""
+    content, source = yaml_file.load(path), display_path(path)
     if not isinstance(content, dict):
-        found = "is empty" if content is None else f"holds a {type(content).__name__}"
+        fault = "is empty" if content is None else f"holds a {type(content).__name__}"
         keys = ", ".join(ParameterFile.model_fields)
-        raise ParameterError(f"{place}: The file {found}. It should be a mapping of {keys}.")
-    parameters = parse(content, path.stem, place)
+        raise ParameterError(f"{source}: The file {fault}. It should be a mapping of {keys}.")
+    parameters = parse(content, path.stem, source)
     for model in parameters.file.models:
         for name in parameters.experiments(model):
             parameters.experiment(model, name)
     return parameters
 
 
-def parse(content: object, target: str, place: str) -> Parameters:
-    """Validate the five keys, but not yet the fields of each experiment."""
-    return Parameters(validated(ParameterFile, content, place), target, place)
+def parse(content: object, target: str, source: str) -> Parameters:
+    """Return parameters with validated top-level keys; the fields of experiments are not."""
+    return Parameters(validated(ParameterFile, content, source), target, source)
 
 
 def file_for(gpu: str, model: str = "") -> Path | None:
-    """Find the parameter file of this package with this `gpu`. A user's own model, which that file
-    lacks, has a file of its own name.
+    """Return the parameter file of this package with this `gpu`, or None.
+
+    A model that this file lacks, as your own model, may have a file of its own name.
     """
     for path in sorted(FILES.glob("*.yaml")):
         try:
             status = path.stat()
         except FileNotFoundError:  # removed in the meantime
             continue
-        own_gpu, models = _named(path, status.st_ino, status.st_mtime_ns, status.st_size)
-        if own_gpu == gpu:
-            own = FILES / f"{model}.yaml"
-            return own if model not in models and own.exists() else path
+        file_gpu, models = _named(path, status.st_ino, status.st_mtime_ns, status.st_size)
+        if file_gpu == gpu:
+            model_file = FILES / f"{model}.yaml"
+            return model_file if model not in models and model_file.exists() else path
     return None
 
 
 @cache
 def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
-    """Return the `gpu` of a parameter file and its models, cached until its inode, time or size
-    changes. A file that cannot be read has neither.
+    """Return the `gpu` and the models of a parameter file; neither if it cannot be read.
+
+    They are cached until its inode, time or size changes.
     """
     try:
         content = yaml_file.load(path)
@@ -105,9 +107,9 @@ def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
 
 
 def _target(gpu: str, model: str) -> str:
-    """Return the name of a target's folder: the parameter file's, else one made of the GPU's."""
-    if given := os.environ.get(TARGET_VARIABLE):
-        return given
+    """Return the name of a target's folder: that of the parameter file, else of the GPU."""
+    if target := os.environ.get(TARGET_VARIABLE):
+        return target
     path = file_for(gpu, model)
     return path.stem if path else "-".join(re.findall(r"[^\W_]+", gpu))
 
@@ -125,16 +127,15 @@ def resolve(
 ) -> StageConfig:
     """Return the configuration of `stage` for one experiment: the first call of every notebook.
 
-    Without `models` the parameter file of `gpu` is read; without `experiment` one is chosen, see
-    `configure`. `overrides` replaces single fields, for exploring. The experiment then has another
-    name, such as `onnx-fp32~threads=1`: its results are kept apart, and a later stage finds its
-    overrides by it.
+    Without `models` it reads the parameter file of `gpu`; without `experiment`, `configure` chooses
+    one. `overrides` replaces single fields. The experiment then has another name, such as
+    `onnx-fp32~threads=1`: its results are separate, and later stages find its overrides.
     Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
     start this notebook holds the outputs folder.
     """
     require_unlocked(outputs())
-    content_name.cache_clear()  # the user's files may have changed since an hour ago
-    package_files()  # as they are now, before the stage runs
+    content_name.cache_clear()  # the user's files may have changed
+    package_files()  # hashes them before the stage runs
     if isinstance(overrides, str):
         how = "Pass a dict; with papermill, use -y 'overrides: {...}'."
         raise ParameterError(f"overrides is the text {overrides!r}. {how}")
@@ -143,8 +144,8 @@ def resolve(
         content |= {"server": server or {}, "defaults": defaults or {}}
         parameters = parse(content, "", "parameters")
     elif defaults or server:
-        given = "defaults" if defaults else "server"
-        raise ParameterError(f"{given} needs models too. To change single fields, use overrides.")
+        key = "defaults" if defaults else "server"
+        raise ParameterError(f"{key} needs models too. To change single fields, use overrides.")
     elif path := file_for(gpu, model):
         parameters = read_file(path)
     else:
@@ -159,13 +160,12 @@ def resolve(
 def configure(
     parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
 ) -> StageConfig:
-    """Return the configuration of `stage` for one experiment, by default the model's first, or for
-    `convert` the first that changes the precision.
+    """Return the configuration of `stage` for one experiment, by default the model's first.
 
-    Only the fields that the stage reads are validated; the others have to be known names.
-    Raises `ParameterError`.
+    For `convert` the default is the first that changes the precision. Only the fields that the
+    stage reads are validated; the others must have known names. Raises `ParameterError`.
     """
-    file, place, names = parameters.file, parameters.place, parameters.experiments(model)
+    file, source, names = parameters.file, parameters.place, parameters.experiments(model)
 
     def converts(name: str) -> bool:
         fields = parameters.merged(model, name)
@@ -173,24 +173,24 @@ def configure(
 
     if not names:
         known = ", ".join(file.models)
-        raise ParameterError(f"{place} has no model '{model}'. Use one of {known}.")
+        raise ParameterError(f"{source} has no model '{model}'. Use one of {known}.")
     if not experiment:
         experiment = next(filter(converts, names), names[0]) if stage == "convert" else names[0]
     name = overrides_file.experiment_of(experiment)
     if name not in names:
         known = ", ".join(names)
-        raise ParameterError(f"{place}: {model} has no experiment '{name}'. Use one of {known}.")
-    place += f": models.{model}.experiments.{name}"
+        raise ParameterError(f"{source}: {model} has no experiment '{name}'. Use one of {known}.")
+    source += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name)
-    given = overrides_file.load_overrides(parameters.target, model, experiment) | dict(
+    combined = overrides_file.load_overrides(parameters.target, model, experiment) | dict(
         overrides or {}
     )
-    changed = {key: value for key, value in given.items() if fields.get(key) != value}
+    changed = {key: value for key, value in combined.items() if fields.get(key) != value}
     if changed:
         name = overrides_file.name_of(name, changed)
     fields |= changed
     if unknown := set(fields) - set(Experiment.model_fields):
-        raise ParameterError(f"{place}: {unknown_key(Experiment, min(unknown))}")
+        raise ParameterError(f"{source}: {unknown_key(Experiment, min(unknown))}")
     release, format_name = fields.get("release"), str(fields.get("format", ""))
     read = fields_for(stage, format_name)
     chosen: dict[str, object] = {key: value for key, value in fields.items() if key in read}
@@ -208,13 +208,16 @@ def configure(
     schema = STAGE[stage].config
     if stage == "convert" and formats.built_for(format_name):
         schema = EngineConfig
-    return validated(schema, chosen, place, model)
+    return validated(schema, chosen, source, model)
 
 
 def select(
     parameters: Parameters, models: Sequence[str], experiments: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Select models and experiments, by default all; `ParameterError` for an unknown name."""
+    """Return the selected models and experiments, by default all.
+
+    Raises `ParameterError` for an unknown name.
+    """
     sections = parameters.file.models
     pairs = [
         (model, name)
@@ -222,11 +225,11 @@ def select(
         if not models or model in models
         for name in section.experiments
     ]
-    for option, wanted, names in (
+    for option, requested, names in (
         ("--model", models, list(sections)),
         ("--experiment", experiments, sorted({name for _, name in pairs})),
     ):
-        for name in wanted:
+        for name in requested:
             if name not in names:
                 known = ", ".join(names)
                 raise ParameterError(

@@ -1,6 +1,4 @@
-"""The names that fields, columns and values had before the standard terms: old files are read by
-them.
-"""
+"""Rename fields, columns and values of old files to the current terms."""
 
 import json
 from typing import Any
@@ -44,12 +42,12 @@ VALUES = {  # by the field that has them
 
 
 def renamed_parameters(content: object) -> object:
-    """Return the content of a parameter file with today's names of its fields."""
+    """Return the content of a parameter file with the current names of its fields."""
     return _renamed(content, PARAMETERS)
 
 
 def renamed_result(text: bytes) -> bytes:
-    """Return the text of a `<stage>.json` with today's names, whenever it was written."""
+    """Return the text of an old or a new `<stage>.json` with the current names."""
     if b'"artefact":' not in text:
         return text
     return json.dumps(_renamed(json.loads(text), FIELDS)).encode()
@@ -57,11 +55,11 @@ def renamed_result(text: bytes) -> bytes:
 
 def _renamed(content: Any, names: dict[str, str]) -> Any:
     if isinstance(content, list):
-        return [_renamed(each, names) for each in content]
+        return [_renamed(item, names) for item in content]
     if not isinstance(content, dict):
         return content
-    found = {names.get(key, key): _renamed(each, names) for key, each in content.items()}
+    renamed = {names.get(key, key): _renamed(value, names) for key, value in content.items()}
     for key, values in VALUES.items() if names is FIELDS else ():
-        if key in found:
-            found[key] = values.get(str(found[key]), found[key])
-    return found
+        if key in renamed:
+            renamed[key] = values.get(str(renamed[key]), renamed[key])
+    return renamed

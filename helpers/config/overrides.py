@@ -1,5 +1,6 @@
-"""An experiment with overrides: its name, and the file that keeps them for later stages, so that
-exploring never changes the experiment's own results.
+"""Name an experiment with overrides, and save the overrides for later stages.
+
+The results of the experiment itself do not change.
 """
 
 import json
@@ -11,19 +12,19 @@ from helpers.config.parameter_file import Value
 from helpers.errors import ParameterError
 from helpers.store import digest, display_path, outputs, write_atomic
 
-SEPARATOR = "~"  # between the experiment's name and its overrides; no experiment has it in its name
-NAME = re.compile(r"[\w.,=~-]+")  # no folder
+SEPARATOR = "~"  # between an experiment's name and its overrides; names do not contain it
+NAME = re.compile(r"[\w.,=~-]+")  # not the path of another folder
 PLAIN = re.compile(r"[\w.-]{1,24}")
-LONGEST = 80  # characters: the name is that of a folder too
+LONGEST = 80  # characters: the name is also that of a folder
 FILE = "overrides.json"
 
 
 def name_of(experiment: str, overrides: Mapping[str, Value]) -> str:
     """Return the name of an experiment with these overrides: `onnx-fp32~threads=1`."""
-    said = ",".join(f"{key}={_spelled(value)}" for key, value in sorted(overrides.items()))
-    if len(said) > LONGEST:
-        said = digest(dict(overrides))[:12]
-    return f"{experiment}{SEPARATOR}{said}"
+    suffix = ",".join(f"{key}={_spelled(value)}" for key, value in sorted(overrides.items()))
+    if len(suffix) > LONGEST:
+        suffix = digest(dict(overrides))[:12]
+    return f"{experiment}{SEPARATOR}{suffix}"
 
 
 def _spelled(value: Value) -> str:
@@ -38,25 +39,23 @@ def experiment_of(name: str) -> str:
 
 
 def save_overrides(target: str, model: str, name: str, overrides: Mapping[str, Value]) -> None:
-    """Save the overrides for later stages, which get the name alone."""
+    """Save the overrides for later stages, which get only the name."""
     write_atomic(_path(target, model, name), json.dumps(dict(overrides), indent=1) + "\n")
 
 
 def load_overrides(target: str, model: str, name: str) -> dict[str, Value]:
-    """Return the overrides of a name; empty for a name without. Raises `ParameterError` if no stage
-    has saved them.
-    """
+    """Return the overrides of a name, if any; raise `ParameterError` if no stage saved them."""
     if SEPARATOR not in name:
         return {}
     path = _path(target, model, name)
     try:
-        found = json.loads(path.read_text()) if NAME.fullmatch(name) else None
+        content = json.loads(path.read_text()) if NAME.fullmatch(name) else None
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         advice = f"Set experiment to '{experiment_of(name)}', and set overrides."
         raise ParameterError(f"{display_path(path)} of experiment {name} is missing. {advice}")
-    return found
+    return content
 
 
 def _path(target: str, model: str, name: str) -> Path:

@@ -16,7 +16,7 @@ from helpers import formats, models
 from helpers.config.old_names import PARAMETERS
 from helpers.hps import settings
 
-Value = pydantic.JsonValue  # a plain value, as YAML and JSON have it
+Value = pydantic.JsonValue  # a value of YAML or JSON
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -57,7 +57,7 @@ ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
 FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
 TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
-LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results next to the experiments'
+LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results in a model's folder
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
@@ -155,26 +155,26 @@ class DataFields(Strict):
         if info.context is None or info.field_name is None:
             return size
         model = models.get(info.context["model"])
-        if (known := model.SAMPLE_SIZES.get(info.field_name)) is None:
+        if (limits := model.SAMPLE_SIZES.get(info.field_name)) is None:
             if size is not None:
                 raise ValueError(f"{model.TITLE} has no such field. Remove it.")
             return None
-        if size is not None and not known.smallest <= size <= known.largest:
-            takes = f"{known.smallest} to {known.largest} {known.unit}"
+        if size is not None and not limits.smallest <= size <= limits.largest:
+            takes = f"{limits.smallest} to {limits.largest} {limits.unit}"
             raise ValueError(f"{model.TITLE} takes {takes}.")
-        return size or known.usual
+        return size or limits.usual
 
     @pydantic.field_validator("dimensions")
     @classmethod
     def _check_dimensions(
-        cls, given: dict[str, int], info: pydantic.ValidationInfo
+        cls, sizes: dict[str, int], info: pydantic.ValidationInfo
     ) -> dict[str, int]:
-        known = models.get(info.context["model"]).dimensions if info.context else tuple(given)
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"Unknown dimension '{unknown[0]}'. {_known('dimensions', known)}")
-        if missing := [name for name in known if name not in given]:
+        names = models.get(info.context["model"]).dimensions if info.context else tuple(sizes)
+        if unknown := [name for name in sizes if name not in names]:
+            raise ValueError(f"Unknown dimension '{unknown[0]}'. {_known('dimensions', names)}")
+        if missing := [name for name in names if name not in sizes]:
             raise ValueError(f"The size of '{missing[0]}' is missing. Add it.")
-        return given
+        return sizes
 
     @pydantic.field_validator("labels")
     @classmethod
@@ -186,12 +186,12 @@ class DataFields(Strict):
     @pydantic.field_validator("variant")
     @classmethod
     def _check_variant(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context is None:  # one configuration is made from another
+        if info.context is None:  # it is created from another configuration
             return name
-        known = models.get(info.context["model"]).VARIANTS
-        if name and name not in known:
-            raise ValueError(f"Unknown variant. {_known('variants', known)}")
-        return name or next(iter(known), "")
+        variants = models.get(info.context["model"]).VARIANTS
+        if name and name not in variants:
+            raise ValueError(f"Unknown variant. {_known('variants', variants)}")
+        return name or next(iter(variants), "")
 
 
 class CheckpointField(Strict):
@@ -229,10 +229,10 @@ class ExportFields(DataFields, CheckpointField):
     def _check_lookup(cls, name: str, info: pydantic.ValidationInfo) -> str:
         if info.context is None:
             return name
-        known = models.lookups(info.context["model"])
-        if name and name not in known:
-            raise ValueError(f"Unknown lookup. {_known('lookups', known)}")
-        return name or next(iter(known), "")
+        lookups = models.lookups(info.context["model"])
+        if name and name not in lookups:
+            raise ValueError(f"Unknown lookup. {_known('lookups', lookups)}")
+        return name or next(iter(lookups), "")
 
     @pydantic.field_validator("table_precision")
     @classmethod
@@ -264,8 +264,8 @@ class ConvertFields(ExportFields):
     def _check_source(cls, name: str, info: pydantic.ValidationInfo) -> str:
         exported, sources = info.data.get("export_format", name), formats.get(name).SOURCES
         if name != exported and exported not in sources:
-            made = " or ".join(sources)
-            raise ValueError(f"It is made from {made}, not from {exported}.")
+            required = " or ".join(sources)
+            raise ValueError(f"It is made from {required}, not from {exported}.")
         return name
 
     @pydantic.field_validator("precision")
@@ -289,7 +289,7 @@ class ConvertFields(ExportFields):
     @pydantic.field_validator("calibration_samples", "calibration_seed")
     @classmethod
     def _check_calibration(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if "precision" not in info.data:  # it is wrong and has its own error
+        if "precision" not in info.data:  # it is invalid and has its own error
             return value
         if info.data["precision"] != INT8:
             return None  # defaults for all experiments may set it
@@ -329,11 +329,11 @@ class DeployFields(ConvertFields):
 
     @pydantic.field_validator("hps")
     @classmethod
-    def _check_hps(cls, given: dict[str, Value]) -> dict[str, Value]:
-        if own := [name for name in given if name in settings.ONE_TABLE]:
-            raise ValueError(f"The model sets {own[0]}. Remove it.")
-        settings.compose(given, settings.ONE_TABLE)
-        return given
+    def _check_hps(cls, changes: dict[str, Value]) -> dict[str, Value]:
+        if fixed := [name for name in changes if name in settings.ONE_TABLE]:
+            raise ValueError(f"The model sets {fixed[0]}. Remove it.")
+        settings.compose(changes, settings.ONE_TABLE)
+        return changes
 
     @pydantic.field_validator(
         "preferred_batch_sizes", "batch_sizes", "online_batch_size", check_fields=False

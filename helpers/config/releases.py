@@ -1,4 +1,4 @@
-"""What differs between Triton's releases: what their images hold, and the drivers they run on.
+"""Describe Triton's releases: the packages in their images, and the drivers that they need.
 
 `releases.csv` has one row for each version in an image, with its source. `known` is "stated" by the
 source, "inferred" from it, or "unsourced". A row holds until the next one of the same part.
@@ -25,7 +25,7 @@ class ReleasePackage(NamedTuple):
     source: str
 
 
-PARTS = {  # as a reader knows them
+PARTS = {  # names for a reader
     "triton": "Triton",
     "python": "Python",
     "cuda": "CUDA",
@@ -42,13 +42,13 @@ PARTS = {  # as a reader knows them
 # last TensorFlow image is 25.02's (docs.nvidia.com/deeplearning/frameworks, release notes)
 LAST_WITH_TENSORFLOW = "25.02"
 # The first ONNX Runtime to read what PyTorch exports today: opset 20, IR version 10
-# (onnxruntime.ai/docs/reference/compatibility). Opset 13 is what all before it read that Triton's
-# releases of 2021 and later have, and what NVIDIA exported
+# (onnxruntime.ai/docs/reference/compatibility). All older ones in Triton's releases from 2021 on
+# read opset 13, which NVIDIA exported
 FIRST_WITH_NEW_OPSETS, OLD_OPSET = (1, 18), 13
 
 
-# The first driver that a release runs on, and for data centres the first of each older branch: see
-# "Driver Requirements" of Triton's release notes, each row until the next
+# The first driver that a release runs on, and for data centres the first of each older branch. See
+# "Driver Requirements" of Triton's release notes; a row holds until the next one
 # (docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-<YY>-<MM>.html)
 DRIVERS = {
     "21.02": ((460, 27), ((418, 40), (440, 33), (450, 51))),
@@ -68,9 +68,9 @@ DRIVERS = {
 }
 
 
-# Branches that the notes from 24.10 on call not forward-compatible. A newer branch than the older
-# ones that they allow, which is not in this list either (550 for 24.10, 570 for 26.04), they do not
-# mention: see `driver_warning`
+# Branches that the notes from 24.10 on call not forward-compatible. The notes do not mention newer
+# branches than those that they allow, unless they are in this list: see `driver_warning`. Such are
+# 550 for 24.10 and 570 for 26.04
 SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
 
 
@@ -79,8 +79,8 @@ _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
 def number(release: str) -> Version:
     """Read a release's year and month; raise `ParameterError` for another name."""
-    if found := _NAME.fullmatch(release):
-        return int(found[1]), int(found[2])
+    if match := _NAME.fullmatch(release):
+        return int(match[1]), int(match[2])
     raise ParameterError(f"Unknown release '{release}'. Triton's names are YY.MM, such as 24.10.")
 
 
@@ -97,16 +97,18 @@ def table() -> tuple[ReleasePackage, ...]:
 
 
 def describe_release(release: str) -> str:
-    """Return in one line what a release's image holds; empty for one that the table lacks."""
-    held = [each for each in table() if each.release == release]
+    """Return the packages of a release's image in one line; empty if the table lacks it."""
+    held = [package for package in table() if package.release == release]
     doubt = {"stated": "", "inferred": " (inferred)", "unsourced": " (unsure)"}
-    return ", ".join(f"{PARTS[each.part]} {each.version}{doubt[each.known]}" for each in held)
+    return ", ".join(
+        f"{PARTS[package.part]} {package.version}{doubt[package.known]}" for package in held
+    )
 
 
 def _version(release: str, part: str) -> Version:
-    """Return major and minor version of a part; (0, 0) before the table begins."""
-    rows = (each for each in table() if each.part == part)
-    held = [each for each in rows if number(each.release) <= number(release)]
+    """Return major and minor version of a part; (0, 0) for a release older than the table."""
+    rows = (package for package in table() if package.part == part)
+    held = [package for package in rows if number(package.release) <= number(release)]
     major, minor = re.findall(r"\d+", held[-1].version)[:2] if held else (0, 0)
     return int(major), int(minor)
 
@@ -119,7 +121,7 @@ def has_tensorrt_10(release: str) -> bool:
 def opset(release: str) -> int | None:
     """Return the ONNX opset that a release with old runtimes reads; None for others.
 
-    Its PyTorch and TensorFlow are as old, and need files of their age too.
+    Its PyTorch and TensorFlow are as old, and also need files of older formats.
     """
     if not _NAME.fullmatch(release) or _version(release, "onnxruntime") >= FIRST_WITH_NEW_OPSETS:
         return None
@@ -127,7 +129,7 @@ def opset(release: str) -> int | None:
 
 
 def driver_obstacle(release: str, version: str) -> str:
-    """Return why a release does not run on this driver; empty if it does or nobody knows."""
+    """Return why a release does not run on this driver; empty if it does, or if that is unknown."""
     needs = _missed(release, version)
     too_old = needs and not _is_silent(release, version)
     return f"driver {version} is too old: {needs}" if too_old else ""
@@ -149,10 +151,10 @@ def _is_silent(release: str, version: str) -> bool:
 
 
 def _missed(release: str, version: str) -> str:
-    """Return what a release needs, if this driver is not that; empty if it is."""
+    """Return the driver that a release needs; empty if this driver suffices."""
     major, minor, *_ = map(int, f"{version}.0".split("."))
     driver, (any_from, older) = (major, minor), _requirement(release)
-    if driver >= any_from or any(driver[0] == each[0] and driver >= each for each in older):
+    if driver >= any_from or any(driver[0] == branch[0] and driver >= branch for branch in older):
         return ""
     return (
         f"Triton {release} needs {_spelled(any_from)} or newer, or on a data-centre GPU "

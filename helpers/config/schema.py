@@ -1,4 +1,4 @@
-"""The stages: the configuration of each stage, and the places of its files."""
+"""Define the stages: the configuration of each stage, and the paths of its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from helpers.config.checking import validated
 from helpers.config.parameter_file import LESSONS_FOLDER, Value
 from helpers.store import ROOT, content_name, digest, outputs
 
-DISPLAY_ONLY = fields.BudgetField.model_fields  # perf_online draws it; no row depends on it
+DISPLAY_ONLY = fields.BudgetField.model_fields  # perf_online draws them; no row depends on them
 OF_LOOKUPS = ("lookup", "table_precision", "composition", "hps")  # fields of models that have them
 C = TypeVar("C", bound="StageConfig")
 
 
 class StageConfig(fields.Strict):
-    """Which stage of which experiment this is; each stage has a subclass with its fields."""
+    """A stage of an experiment; each stage has a subclass with its fields."""
 
     model: str
     experiment: str
@@ -30,7 +30,7 @@ class StageConfig(fields.Strict):
     gpu: str
     device: Literal["cpu", "gpu"]
     server: fields.Server
-    experiments: tuple[str, ...]  # of the same model on this target
+    experiments: tuple[str, ...]  # all of the model on this target
 
     @property
     def opset(self) -> int | None:
@@ -44,9 +44,7 @@ class StageConfig(fields.Strict):
         return model.DRAWN if getattr(self, "dataset", "") in model.GENERATED else ""
 
     def summary(self) -> dict[str, Value]:
-        """Return what a reader should know: the experiment, and each field that the stage reads and
-        that applies to this model.
-        """
+        """Return the experiment, and the fields of the stage that apply to this model."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "hardware": self.gpu}
         if self.stage != "report":
             head["experiment"] = self.experiment
@@ -147,7 +145,7 @@ class Stage:
     needs: str = ""  # the stage whose result it needs
     makes_artifact: bool = False  # for later stages
     is_optional: bool = False  # whether a run skips it unless it is named
-    of_model: bool = False  # whether a model has it once, and not each of its experiments
+    of_model: bool = False  # whether it runs once per model, and not per experiment
 
 
 # In the order in which they run.
@@ -168,13 +166,14 @@ LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonC
 
 
 def stages(model: str) -> tuple[str, ...]:
-    """Return the stages of a model, without lessons. A model of an existing repository has no
-    export, no conversion and no tuning.
+    """Return the stages of a model, without lessons.
+
+    A model of an existing repository has no export, no conversion and no tuning.
     """
-    own = [name for name in STAGE if name not in LESSONS]
+    names = [name for name in STAGE if name not in LESSONS]
     if models.get(model).BACKEND:
-        own = [name for name in own if name not in ("export", "convert", "tune")]
-    return tuple(own)
+        names = [name for name in names if name not in ("export", "convert", "tune")]
+    return tuple(names)
 
 
 def needed(model: str, stage: str) -> str:
@@ -186,8 +185,8 @@ def needed(model: str, stage: str) -> str:
 def fields_for(stage: str, format_name: str) -> set[str]:
     """Return the fields that `stage` ("data" for the data set) reads.
 
-    A conversion reads what its format is built for too: a changed `max_batch_size` makes an engine
-    again, and no ONNX file.
+    A conversion also reads the fields that its format is built for: a changed `max_batch_size`
+    rebuilds an engine, but not an ONNX file.
     """
     schema = fields.DataFields if stage == "data" else STAGE[stage].config
     built = formats.built_for(format_name) if stage == "convert" else ()
@@ -195,8 +194,10 @@ def fields_for(stage: str, format_name: str) -> set[str]:
 
 
 def results_folder(config: StageConfig) -> Path:
-    """Return the folder of the experiment's results. Reports, and lessons for the model's first
-    experiment, are in the model's folder, unless they have overrides.
+    """Return the folder of the experiment's results.
+
+    Reports, and lessons for the model's first experiment, are in the model's folder, unless they
+    have overrides.
     """
     base = outputs() / config.target / config.model
     if not config.overrides and config.stage == "report":
@@ -217,17 +218,18 @@ def notebook_file(model: str, stage: str) -> Path:
     return ROOT / "notebooks" / folder / f"{stage}.ipynb"
 
 
-def changed(config: C, given: Mapping[str, Value], place: str = "") -> C:
-    """Return the configuration with other fields; a `ParameterError` begins with `place`, which is
-    the experiment by default.
+def changed(config: C, changes: Mapping[str, Value], source: str = "") -> C:
+    """Return the configuration with other fields.
+
+    A `ParameterError` begins with `source`, by default the experiment.
     """
-    values = {name: getattr(config, name) for name in type(config).model_fields} | dict(given)
-    place = place or f"{config.model} {config.experiment}"
-    return validated(type(config), values, place, config.model)
+    values = {name: getattr(config, name) for name in type(config).model_fields} | dict(changes)
+    source = source or f"{config.model} {config.experiment}"
+    return validated(type(config), values, source, config.model)
 
 
 def artifact_folder(config: StageConfig, stage: str) -> Path:
-    """Return the folder of the artifact of `stage`, made or not."""
+    """Return the folder of the artifact of `stage`, which may not exist."""
     return outputs() / config.target / "artifacts" / config.key(stage)
 
 

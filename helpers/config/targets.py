@@ -1,4 +1,4 @@
-"""Writes a parameter file for a GPU from the file of the most similar known one."""
+"""Write a parameter file for a GPU from the file of the most similar known GPU."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Gpu:
 
 
 VOLTA, TURING, AMPERE, HOPPER = 5, 6, 7, 9
-KNOWN = (  # those of one architecture with rising memory
+KNOWN = (  # within an architecture by increasing memory
     Gpu("NVIDIA-DGX-1-V100-32GB", VOLTA, 32),
     Gpu("NVIDIA-T4", TURING, 15),
     Gpu("NVIDIA-A30", AMPERE, 24),
@@ -31,7 +31,9 @@ KNOWN = (  # those of one architecture with rising memory
     Gpu("NVIDIA-H100", HOPPER, 80),
     Gpu("NVIDIA-H200", HOPPER, 140),
 )
-SHARE = 0.9  # of a known GPU's memory is enough: ECC and drivers reserve different parts
+SHARE = (
+    0.9  # the part of a known GPU's memory that suffices: ECC and drivers reserve different parts
+)
 
 
 def nearest(gpu: Gpu) -> Gpu:
@@ -40,32 +42,34 @@ def nearest(gpu: Gpu) -> Gpu:
     It has the same architecture, else the next newer one, whose releases support older GPUs too,
     else the newest. Of these it is the largest with no more memory than `gpu`, else the smallest.
     """
-    newer = [known.architecture for known in KNOWN if known.architecture >= gpu.architecture]
-    architecture = min(newer, default=max(known.architecture for known in KNOWN))
-    alike = [known for known in KNOWN if known.architecture == architecture]
-    fitting = [known for known in alike if known.memory_gib * SHARE <= gpu.memory_gib]
+    newer = [
+        candidate.architecture for candidate in KNOWN if candidate.architecture >= gpu.architecture
+    ]
+    architecture = min(newer, default=max(candidate.architecture for candidate in KNOWN))
+    alike = [candidate for candidate in KNOWN if candidate.architecture == architecture]
+    fitting = [candidate for candidate in alike if candidate.memory_gib * SHARE <= gpu.memory_gib]
     return fitting[-1] if fitting else alike[0]
 
 
-def write_new(name: str, found: Gpu) -> Path:
-    """Write the parameter file `name`, by default named after the GPU, for the GPU `found`.
+def write_new(name: str, gpu: Gpu) -> Path:
+    """Write the parameter file `name`, by default named after the GPU, for a GPU.
 
     It is a copy of the most similar GPU's file with another `gpu`. No file is overwritten. Raises
     `ParameterError` for an invalid or existing name.
     """
-    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", found.name))
+    stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", gpu.name))
     if not NAME.fullmatch(stem):
         raise ParameterError(f"Invalid NAME '{name}'. Use letters, digits, '.', '_' and '-'.")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
         taken = display_path(path)
         raise ParameterError(f"{taken} already exists. Choose another NAME than {stem}.")
-    source = loading.FILES / f"{nearest(found).name}.yaml"
+    source = loading.FILES / f"{nearest(gpu).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same
-    spelled = f"{found.name} ({stem})" if loading.file_for(found.name) else found.name
+    spelled = f"{gpu.name} ({stem})" if loading.file_for(gpu.name) else gpu.name
     text = (
-        f"# {spelled}, {found.memory_gib:.0f} GiB. Written by `triton-notebooks params new` from\n"
+        f"# {spelled}, {gpu.memory_gib:.0f} GiB. Written by `triton-notebooks params new` from\n"
         f"# {display_path(source)}, the file of the most similar known GPU. Adapt it: large\n"
         "# batches may not fit into less memory, and an old release may not support a new GPU.\n"
     )

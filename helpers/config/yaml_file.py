@@ -1,7 +1,7 @@
-"""Reading a YAML file that anybody may have written: plain data, or one line on what is wrong.
+"""Read an untrusted YAML file: return plain data, or raise an error of one line.
 
-PyYAML lets the last of two equal keys win in silence, recurses once for each level, and does not
-limit aliases. So events and nodes are checked before they become data.
+PyYAML silently takes the last of two equal keys, recurses once per level, and does not limit
+aliases. So this module checks events and nodes before it makes data of them.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from helpers.store import display_path
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
-MAX_VALUES = 50_000  # with every alias replaced by what it names
+MAX_VALUES = 50_000  # with all aliases expanded
 MAX_CHARACTERS = 1_000  # of one key or value
 
 
@@ -44,8 +44,10 @@ def load(path: Path) -> object:
 
 
 def _check_events(text: str) -> None:
-    """Raise for what would end the parser, which reads events without recursion and nodes with it,
-    and for tags, which a node no longer tells from the type that its text has.
+    """Raise `ParameterError` for too many levels and for tags.
+
+    The parser reads nodes by recursion, which many levels would end, and events without it. A node
+    does not show whether its type comes from a tag.
     """
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -57,16 +59,16 @@ def _check_events(text: str) -> None:
             raise _error(event, f"The tag '{tag}' is not allowed. Remove it.")
 
 
-def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many values and levels `node` has, once every alias in it is replaced."""
-    if node in known:
-        return known[node]
-    known[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself
+def _check_node(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """Return the numbers of values and levels of `node`, with all aliases expanded."""
+    if node in sizes:
+        return sizes[node]
+    sizes[node] = MAX_VALUES, MAX_DEPTH  # counts if the node holds an alias of itself
     children: list[yaml.Node] = []
     if isinstance(node, yaml.ScalarNode):
         if len(node.value) > MAX_CHARACTERS:
             raise _error(node, f"The text has more than {MAX_CHARACTERS:,} characters. Shorten it.")
-        if wrong := [each for each in node.value if not each.isprintable()]:
+        if wrong := [character for character in node.value if not character.isprintable()]:
             raise _error(node, f"The text has the unprintable character {wrong[0]!r}. Remove it.")
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
@@ -79,12 +81,12 @@ def _check_node(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tup
                 raise _error(key, f"The key {key.value!r} is there twice. Remove one.")
             keys |= {key.value} - {"<<"}  # several mappings may be merged into one
             children += (key, value)
-    counts = [_check_node(child, known) for child in children]
+    counts = [_check_node(child, sizes) for child in children]
     values = 1 + sum(count for count, _ in counts)
     levels = 1 + max((level for _, level in counts), default=0)
     if values > MAX_VALUES or levels > MAX_DEPTH:
         raise _error(node, "The aliases expand to too many values. Use fewer aliases.")
-    known[node] = values, levels
+    sizes[node] = values, levels
     return values, levels
 
 

@@ -1,4 +1,4 @@
-"""How figures, tables and progress look, the same in every notebook and report."""
+"""Figures, tables and progress in notebooks, reports and terminals."""
 
 import lazy_loader
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 # Seaborn's colour-blind palette, without its yellow and pink, which are too pale on white.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#a3480a", "#56b4e9", "#5b5b5b", "#b00068")
 INK, GREY = "#111111", "#5b5b5b"
-DPI = 144  # of a picture: 1.5 of its pixels for each of the page's
+DPI = 144  # 1.5 pixels of a picture per pixel of the page
 PALETTE = 128  # colours of a chart: it looks the same, and the page is a third as large
-WIDTH = 10.25  # inches, of 96 pixels on a page: as wide as its text may be
+WIDTH = 10.25  # inches of 96 pixels: the width of the page's text
 CAPTION = "font-size:.9em;max-width:48rem;margin:0 0 1em"  # below a figure
 
 
@@ -41,55 +41,52 @@ def subplots(
     title: str, count: int, tall: float = 2.2, across: int = 2
 ) -> tuple["Figure", "list[Axes]"]:
     """Make a white figure with `count` subplots, `across` in a row and `tall` inches each."""
-    figure, found = _white(0.9 + tall * -(-count // across), count, across)
+    figure, axes = _white(0.9 + tall * -(-count // across), count, across)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
-    return figure, found
+    return figure, axes
 
 
 def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[Axes]"]:
-    """Make a figure without a title; its style is its own."""
+    """Make a figure without a title; its style does not change that of other figures."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with block_import(
-        "scipy"
-    ):  # only its estimates need it, and its import takes longer than a figure
+    # only seaborn's estimates need it, and its import takes longer than a figure
+    with block_import("scipy"):
         import seaborn
 
     with rc_context(seaborn.axes_style("whitegrid", {"grid.color": "#e4e7eb"})):
         figure = Figure((WIDTH, height), facecolor="white", layout="constrained")
         grid = (-(-count // across), min(count, across))
-        found = [figure.add_subplot(*grid, place) for place in range(1, count + 1)]
-    for axes in found:
-        seaborn.despine(ax=axes)
-    return figure, found
+        axes = [figure.add_subplot(*grid, index) for index in range(1, count + 1)]
+    for subplot in axes:
+        seaborn.despine(ax=subplot)
+    return figure, axes
 
 
 def paired_bars(
     axes: "Axes", pairs: Mapping[str, "NDArray[np.float64]"], *, across: bool = False
 ) -> None:
-    """Draw two named series of bars next to each other, at the places 1, 2 and so on.
+    """Draw two named series of bars next to each other, at the positions 1, 2 and so on.
 
-    The bars stand, or lie one below the other if `across`; hatches tell them apart without colour.
+    The bars are vertical, or horizontal if `across`; hatches distinguish them without colour.
     """
     draw = axes.barh if across else axes.bar
     looks = ((-0.2, COLOURS[0], ""), (0.2, COLOURS[1], "///"))
     for (label, values), (offset, colour, hatch) in zip(pairs.items(), looks, strict=True):
-        places = np.arange(1, len(values) + 1) + offset
-        draw(places, values, 0.38, color=colour, hatch=hatch, ec="white", label=label)
+        positions = np.arange(1, len(values) + 1) + offset
+        draw(positions, values, 0.38, color=colour, hatch=hatch, ec="white", label=label)
     axes.grid(visible=False, axis="y" if across else "x")
 
 
 def legend_below(figure: "Figure", axes: "Axes") -> None:
-    """Put one legend below all subplots, with what `axes` shows."""
+    """Put one legend with the series of `axes` below all subplots."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 
 
 def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
-    """Turn a figure into what a notebook shows, with its alternative text; one that has photos or
-    many colours keeps them all.
-    """
+    """Return a figure as an image with alternative text; one with photos keeps all its colours."""
     from IPython.display import Image
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL.Image import fromarray
@@ -114,13 +111,13 @@ def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None
     write_atomic(path, data.to_csv(index=False))
     link = f'<a href="{escape(quote(path.name))}">data of this chart (CSV)</a>'
     # a screen reader has read the sentence as the figure's alternative text
-    said = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
-    caption = HTML(f'<p class="caption" style="{CAPTION}">{said}</p>')  # type: ignore[no-untyped-call]
+    content = f'<span aria-hidden="true">{escape(sentence)}</span> {link}'
+    caption = HTML(f'<p class="caption" style="{CAPTION}">{content}</p>')  # type: ignore[no-untyped-call]
     display(picture(figure, sentence, is_photo=False), caption)
 
 
 def mark_decades(axis: "Axis") -> None:
-    """Mark 1, 2 and 5 of each decade, or the decades alone if there are many."""
+    """Put ticks at 1, 2 and 5 of each decade, or only at the decades if there are many."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 LINE_SECONDS = 5.0  # between two lines of one long step
-PLACE = re.compile(r":? ?\[\d+/\d+\] ")  # of a stage in its run
-TAIL_LINES = 6  # of what the notebook printed last
-TELLING_SECONDS = 30.0  # of stages that are done, to correct the estimates of the others
+POSITION = re.compile(r":? ?\[\d+/\d+\] ")  # of a stage in its run
+TAIL_LINES = 6  # the last lines of a notebook's output
+TELLING_SECONDS = 30.0  # of finished stages, after which they correct the estimates of others
 
 
 class Progress:
-    """Prints a line every few seconds, with the seconds since it was made."""
+    """Prints a line every few seconds, with the seconds since its creation."""
 
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()
@@ -36,12 +36,14 @@ class Lines:
     """Prints each line when it comes: for pipes, files and captured output."""
 
     def __call__(self, line: str) -> None:
-        """Print a line at once. If nobody reads any more (`| head`), end the process quietly; where
-        nothing can be written (a closed terminal, a full disk), go on and print nothing more.
+        """Print a line at once.
+
+        If the reader has closed the pipe (`| head`), end the process quietly. If nothing can be
+        written (a closed terminal, a full disk), print nothing more.
         """
         try:
             self._print(line)
-        except OSError as error:  # it must not reach a stage, which would be noted as failed
+        except OSError as error:  # a stage that got it would be recorded as failed
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if isinstance(error, BrokenPipeError):
                 raise SystemExit(1) from None
@@ -56,28 +58,29 @@ class Lines:
         self(f"{job}: {line}" if job else line)
 
     def queued(self, name: str, why: str) -> None:
-        """Print why something waits; nothing if it does no more."""
+        """Print why something waits; print nothing if it no longer does."""
         if why:
             self(f"{name}: waiting: {why}")
 
     @contextmanager
     def run(self, seconds: float) -> Iterator[None]:
-        """Follow a run: the stages of the block will probably take `seconds` together."""
+        """Show the progress of a run, whose stages will probably take `seconds` together."""
         yield
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        """Follow one stage of the run, and say why it runs; it will probably take `seconds`."""
+        """Show the progress of a stage and why it runs; it will probably take `seconds`."""
         self(f"{name}: running ({why}, about {seconds:.0f} s)")
         yield
 
     def ended(self, name: str, state: str) -> None:
-        """Note what became of a job."""
+        """Handle the end of a job, with its state."""
 
 
 class LiveView(Lines):
-    """Shows in a terminal, below the lines, how far the run is, the running stages, what their
-    notebooks printed last and what waits.
+    """Shows the progress of a run in a terminal, below the lines.
+
+    It shows the running stages, the last output of their notebooks, and waiting jobs.
     """
 
     def __init__(self) -> None:
@@ -118,7 +121,7 @@ class LiveView(Lines):
 
     @contextmanager
     def stage(self, name: str, why: str, seconds: float) -> Iterator[None]:
-        job, stage = PLACE.sub(" ", name).strip(), _Stage(f"{name} ({why})", seconds)
+        job, stage = POSITION.sub(" ", name).strip(), _Stage(f"{name} ({why})", seconds)
         self._stages[job] = stage
         try:
             yield
@@ -134,29 +137,29 @@ class LiveView(Lines):
         from rich.text import Text
 
         run, stages = self._run, [*self._stages.values()]  # at once: another thread changes them
-        under_way = sum(min(stage.spent / run.pace, stage.seconds) for stage in stages)
-        done = min(run.done + under_way, run.seconds)
-        left = _clock((run.seconds - done) * run.pace / max(len(stages), 1))
+        running = sum(min(stage.spent / run.slowdown, stage.seconds) for stage in stages)
+        done = min(run.done + running, run.seconds)
+        left = _clock((run.seconds - done) * run.slowdown / max(len(stages), 1))
         share = f"{done / max(run.seconds, 1):.0%}"
         bars = Table.grid(padding=(0, 1))
         bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
         shown: list[str] = []
         for stage in stages:
-            expected = stage.seconds * run.pace
+            expected = stage.seconds * run.slowdown
             times = f"{_clock(stage.spent)} of about {_clock(expected)}"
             bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
             shown += [stage.name, *[*stage.tail][-TAIL_LINES // len(stages) :]]
         shown += [f"{name}: waiting: {why}" for name, why in [*self._queued.items()]]
-        lines = [Text(each, "dim", overflow="ellipsis", no_wrap=True) for each in shown]
+        lines = [Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in shown]
         return Group(bars, *lines)
 
 
 class _Share:
-    """How much of what was expected is done."""
+    """The expected seconds of work, and those of its finished parts."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds  # expected
-        self.done = self.took = 0.0  # of its parts: the seconds that were expected, and real ones
+        self.done = self.took = 0.0  # expected and actual seconds of finished parts
         self._started = time.monotonic()
 
     @property
@@ -164,18 +167,18 @@ class _Share:
         return time.monotonic() - self._started
 
     @property
-    def pace(self) -> float:
-        """Return how many times as long as expected the parts took, once that tells something."""
+    def slowdown(self) -> float:
+        """Return actual per expected seconds of finished parts; 1 before `TELLING_SECONDS`."""
         return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
 
 
 class _Stage(_Share):
-    """A stage under way."""
+    """A running stage."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(seconds)
         self.name = name
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # what its notebook printed last
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last output of its notebook
 
 
 def _clock(seconds: float) -> str:

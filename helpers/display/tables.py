@@ -1,4 +1,4 @@
-"""How measurements and configurations are shown: HTML tables for JupyterLab and for pages.
+"""Show measurements and configurations as HTML tables for JupyterLab and for pages.
 
 Styles are inline because JupyterLab does not load the page's style sheet. pandas' Styler was tried:
 its tables are larger, and take a hundred times as long for 240 rows.
@@ -45,7 +45,7 @@ SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "roofline
 FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
 FORMATS |= dict.fromkeys(("framework", "served", "bound"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
-JUDGED = ("quality", "result")  # columns of badges, with the reason of each below it
+JUDGED = ("quality", "result")  # columns of badges, with the reason below each badge
 # Badges have their own background, so that they can be read in a light and in a dark theme.
 BADGES = dict.fromkeys(("passed", "stable", "consistent"), "background:#dcf2e2;color:#14532d")
 BADGES |= dict.fromkeys(("failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
@@ -76,12 +76,12 @@ class Table:
         return f"Table: {self.caption}"
 
 
-def display(*found: object) -> None:
-    """Display something in a notebook, one below the other."""
+def display(*values: object) -> None:
+    """Display values in a notebook, one below the other."""
     from IPython import display as notebook
 
-    for each in found:
-        notebook.display(each)  # type: ignore[no-untyped-call]
+    for value in values:
+        notebook.display(value)  # type: ignore[no-untyped-call]
 
 
 def table(
@@ -118,8 +118,8 @@ def pretty(name: str) -> str:
     if name in NAMES:
         return NAMES[name]
     stem, _, unit = name.rpartition("_")
-    words = f"{stem} ({UNITS[unit]})" if stem and unit in UNITS else name
-    return re.sub(r"\bsha256\b", "SHA-256", words.replace("_", " "))
+    header = f"{stem} ({UNITS[unit]})" if stem and unit in UNITS else name
+    return re.sub(r"\bsha256\b", "SHA-256", header.replace("_", " "))
 
 
 def digits(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Running the notebooks of a target in order, and what became of them."""
+"""Run the notebooks of targets in order, and publish their results."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Removing the artifacts that nothing refers to any more."""
+"""Remove the artifacts that no result or experiment refers to."""
 
 import re
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ NAME = re.compile(rf"\w+-({'|'.join(DATA)}|export|convert|deploy)-[0-9a-f]{{12}}
 
 
 def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
-    """Remove every artifact that no result names and no experiment of a target would read, with a
-    repository its databases, and say which; with `dry_run`, only say which. Nothing behind a link
-    is removed.
+    """Remove and print every artifact that no result names and no experiment of a target reads.
 
-    A file counts in equal parts for each artifact that shares it by a hard link. Raises
-    `WorkspaceError` during a run, and `ParameterError` if a target's parameters cannot be read.
+    A repository is removed with its databases, and nothing behind a link. With `dry_run`, only
+    print them. The size of a file is divided among the artifacts that share it by a hard link.
+    Raises `WorkspaceError` during a run, and `ParameterError` if parameters cannot be read.
     """
     if not outputs.exists():
         raise WorkspaceError(f"the folder {outputs} does not exist")
     with locked(outputs):
         base = outputs.resolve()
-        kept = set(_referenced(base))
-        kept |= {path.parents[1] / "databases" / path.name for path in kept}
-        found = [path for each in PLACES for path in base.glob(each)]
-        ours = {path for path in found if NAME.fullmatch(path.name) and path.resolve() == path}
-        sizes = {path: _size_mb(path) for path in sorted(ours - kept)}
+        referenced = set(_referenced(base))
+        referenced |= {path.parents[1] / "databases" / path.name for path in referenced}
+        candidates = [path for pattern in PLACES for path in base.glob(pattern)]
+        named = (path for path in candidates if NAME.fullmatch(path.name))
+        artifacts = {path for path in named if path.resolve() == path}
+        sizes = {path: _size_mb(path) for path in sorted(artifacts - referenced)}
         for path, size in sizes.items():
             if not dry_run:
                 remove_artifact(path)
@@ -49,19 +49,19 @@ def _size_mb(folder: Path) -> float:
 
 
 def _referenced(outputs: Path) -> Iterator[Path]:
-    """Yield the artifacts that results name, and those that each target's parameters lead to."""
+    """Yield the artifacts that results name, and those that the parameters of targets need."""
     for path in outputs.glob("*/*/*/*.json"):
-        found = results.read(path)
-        if found and found.artifact:
-            yield path.parents[2] / "artifacts" / found.artifact.folder
-        if found and found.fingerprint:
-            yield from (outputs / "data" / name for name in found.fingerprint.inputs.values())
+        result = results.read(path)
+        if result and result.artifact:
+            yield path.parents[2] / "artifacts" / result.artifact.folder
+        if result and result.fingerprint:
+            yield from (outputs / "data" / name for name in result.fingerprint.inputs.values())
     for target in targets(outputs):
-        given = last_parameters(outputs, target)
-        for model in given.file.models:
-            for (_, stage), config in shared_configs(given, model).items():
+        parameters = last_parameters(outputs, target)
+        for model in parameters.file.models:
+            for (_, stage), config in shared_configs(parameters, model).items():
                 yield outputs / target / "artifacts" / config.key(stage)
                 if stage == "export" and isinstance(config, ExportConfig):
                     with suppress(DeploymentError):  # the user's files are gone
-                        made = (recipe_folder(config, kind).name for kind in DATA)
-                        yield from (outputs / "data" / name for name in made)
+                        folders = (recipe_folder(config, kind).name for kind in DATA)
+                        yield from (outputs / "data" / name for name in folders)

@@ -1,8 +1,8 @@
-"""A process that has imported what every notebook needs, and forks a kernel when it is asked to.
+"""Import the packages that every notebook needs, and fork a kernel for each request.
 
-It is started as a script, with the number of its socket and other modules to import. A request is a
-line of JSON, the kernel's `argv`, `env` and `cwd`; the answer is a line with its process id. It
-ends with its socket, or where a module cannot be imported, with a line that says why.
+It starts as a script, with the number of its socket and other modules to import. A request is a
+line of JSON, the kernel's `argv`, `env` and `cwd`; the response is a line with its process id. It
+ends with its socket, or with a line of the reason if a module cannot be imported.
 """
 
 import gc
@@ -13,24 +13,24 @@ import signal
 import socket
 import sys
 
-# of this package only what every stage reads: a result is stale after a change of what was loaded
+# of this package only modules that every stage reads: a change of a loaded module outdates a result
 MODULES = (
     *("ipykernel.kernelapp", "ipykernel.debugger", "numpy", "pandas", "matplotlib.figure"),
     *("seaborn", "helpers.config.loading", "helpers.display.tables", "helpers.results.files"),
 )
-# What these modules would import, and do without: ipykernel its debugger, seaborn its estimates
+# Optional imports of these modules: the debugger of ipykernel, and the estimates of seaborn
 UNUSED = ("debugpy", "scipy")
-# What only stages that measure need: an experiment's first three, export to deploy, do not
+# Imports for stages that measure: an experiment's first three, export to deploy, do not need them
 LATER, FIRST = ("scipy.stats",), 4
 
 
 def main() -> None:
-    """Serve requests until the other end is closed; return in a kernel that has ended too."""
-    gc.disable()  # nothing of what is imported is garbage, and looking is a fifth of the time
+    """Serve requests until the other end is closed; also return in a kernel that has ended."""
+    gc.disable()  # imports leave no garbage, and looking for it takes a fifth of the time
     channel = socket.socket(fileno=int(sys.argv[1]))
     from helpers.store import package_files
 
-    package_files()  # the hashes of what is imported next
+    package_files()  # hashes the modules before their import
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # a kernel's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # as if not installed
@@ -46,7 +46,7 @@ def main() -> None:
         )
         return
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel that has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for a kernel that has ended
     requests = channel.makefile("r")
     for number, line in enumerate(requests, 1):
         if number == FIRST:
@@ -90,7 +90,7 @@ def run_kernel(argv: list[str], env: dict[str, str], cwd: str) -> None:
     os.chdir(cwd)
     from ipykernel.kernelapp import launch_new_instance
 
-    # it ends soon after its parent, which is this process' and not the one that asked for it
+    # it ends soon after its parent, which is this process' parent and not the requesting one
     launch_new_instance(argv=[*argv, f"--IPKernelApp.parent_handle={os.getppid()}"])
 
 

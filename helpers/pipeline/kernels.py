@@ -1,8 +1,8 @@
-"""Kernels that start at once: they are forked from one process that has imported the packages.
+"""Start kernels quickly by forking one process that has imported the packages.
 
-Starting Python and importing what each notebook needs takes about two seconds on two cores, and the
-framework one to five more: as long as some stages compute. Jupyter asks a provisioner to start a
-kernel; here is one.
+Starting Python and importing the packages of a notebook takes about 2 s on two cores, and importing
+the framework 1 to 5 s more. Some stages compute no longer than that. Jupyter starts kernels by a
+provisioner, which this module has.
 """
 
 import json
@@ -30,7 +30,7 @@ END_SECONDS = 5.0
 
 
 class KernelServer:
-    """The process that forks kernels; it is started by the first."""
+    """The process that forks kernels; it starts with the first kernel."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,8 +38,10 @@ class KernelServer:
         self._framework = ""
 
     def preload(self, framework: str, is_needed: bool = True) -> None:
-        """Make the next kernels find the module of this name imported, if it is needed or was
-        before, and no other framework's: two in one process may disturb each other.
+        """Import the framework of this name for the next kernels, and no other framework.
+
+        It is imported if it is needed, and stays imported otherwise. Two frameworks in one process
+        may interfere.
         """
         if self._framework != framework and (is_needed or self._framework):
             self.close()
@@ -64,20 +66,20 @@ class KernelServer:
         if self._channel is None:
             self._process, self._channel = self._start()
         request = json.dumps({"argv": argv, "env": env, "cwd": cwd})
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             self._channel.sendall(f"{request}\n".encode())
-        answer = b""
-        while not answer.endswith(b"\n"):
-            if not (part := self._channel.recv(64)):
+        response = b""
+        while not response.endswith(b"\n"):
+            if not (chunk := self._channel.recv(64)):
                 raise StageError("The process that starts kernels has ended. Run again.")
-            answer += part
-        if not answer[:1].isdigit():
+            response += chunk
+        if not response[:1].isdigit():
             self.close()
-            raise StageError(answer.decode().strip())
-        return KernelProcess(int(answer))
+            raise StageError(response.decode().strip())
+        return KernelProcess(int(response))
 
     def close(self) -> None:
-        """End the process, if there is one, and wait for that."""
+        """End the process, if it runs, and wait for its end."""
         if self._channel:
             self._channel.close()
         if self._process:
@@ -89,7 +91,7 @@ class KernelServer:
 
 
 class KernelProcess:
-    """A kernel that is another process' child, with what a provisioner asks of a `Popen`."""
+    """A kernel that is a child of another process, with the methods of `Popen` for Jupyter."""
 
     stdin = stdout = stderr = None
 
@@ -101,7 +103,7 @@ class KernelProcess:
             self._file = -1
 
     def poll(self) -> int | None:
-        """Return None while it runs; how it ended is not known."""
+        """Return None while it runs, then 0: its exit status is unknown."""
         if self._file < 0 or select.select([self._file], [], [], 0)[0]:
             return self.wait()
         return None
@@ -128,7 +130,7 @@ class KernelProcess:
         self.send_signal(signal.SIGTERM)
 
 
-kernel_server: KernelServer | None = None  # of the `forked` block that this is in
+kernel_server: KernelServer | None = None  # that of the current `kernel_server_context`
 
 
 class ForkedProvisioner(LocalProvisioner):
@@ -147,7 +149,7 @@ class ForkedProvisioner(LocalProvisioner):
 
 @contextmanager
 def kernel_server_context() -> Iterator[KernelServer]:
-    """Fork the kernels that the block starts from one process, which ends with it."""
+    """Fork the kernels that the block starts from one process, which ends with the block."""
     global kernel_server
     factory = KernelProvisionerFactory.instance()
     factory.provisioners[NAME] = EntryPoint(

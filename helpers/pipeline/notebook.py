@@ -1,8 +1,8 @@
-"""Running one notebook through papermill, and judging honestly whether it ran to its end.
+"""Run one notebook through papermill, and check that it ran to its end.
 
 papermill's metadata calls a notebook completed after a timeout or a dead kernel, and its exit code
-is 0 after `sys.exit(0)`. So a notebook has succeeded when nothing was raised, every code cell was
-executed, and its result says "done".
+is 0 after `sys.exit(0)`. So a notebook has succeeded if it raised no error, executed every code
+cell, and wrote a result with the state "done".
 """
 
 import io
@@ -23,7 +23,7 @@ RELAYED_LINES = 6
 
 
 class Relay(io.TextIOBase):
-    """Passes on what the cells print, while they run; a configuration of many lines is left out."""
+    """Passes on the output of running cells, but no long output such as a configuration."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -36,17 +36,18 @@ class Relay(io.TextIOBase):
 
 
 @cache
-def _write_whole() -> None:
-    """Make papermill replace notebooks at absolute paths whole: it writes one after every cell, and
-    a command that is killed meanwhile would leave half of it.
+def _write_atomically() -> None:
+    """Make papermill write notebooks at absolute paths atomically.
+
+    It writes one after every cell, and a command that is killed meanwhile would truncate it.
     """
     from papermill.iorw import LocalHandler, papermill_io
 
-    class Whole(LocalHandler):  # type: ignore[misc]
+    class AtomicHandler(LocalHandler):  # type: ignore[misc]
         def write(self, buf: str, path: str) -> None:
             write_atomic(Path(path), buf)
 
-    papermill_io.register("/", Whole())
+    papermill_io.register("/", AtomicHandler())
 
 
 def execute(
@@ -56,13 +57,12 @@ def execute(
     cell_seconds: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Run the notebook `source` with `parameters`, keep it next to `result`, and return the result
-    that it wrote there.
+    """Run the notebook `source` with `parameters`, save it next to `result`, and return its result.
 
-    A cell may take `cell_seconds`; what cells print goes to `say` as well. Raises `StageError` with
-    one line; the executed notebook stays, as far as it came.
+    A cell may take `cell_seconds`, and `say` gets the output of cells. Raises `StageError` with one
+    line; the executed part of the notebook remains.
     """
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of Ctrl-C it would say a page
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would log a page on Ctrl-C
     before = read(result)
     result.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(), temporary_folder() as sockets:
@@ -74,7 +74,7 @@ def execute(
         from traitlets.config import Config
         from zmq.error import ZMQError
 
-        _write_whole()
+        _write_atomically()
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port is opened
         try:
             notebook = papermill.execute_notebook(
@@ -87,8 +87,8 @@ def execute(
                 execution_timeout=cell_seconds,
                 config=Config({"ConnectionFileMixin": transport}),
                 stdout_file=Relay(say),
-                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # it is said when it ends
-                shutdown_kernel="immediate",  # its cells are done: ending politely takes 0.4 s
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its end is reported below
+                shutdown_kernel="immediate",  # its cells are done; a request would take 0.4 s
             )
         except PapermillExecutionError as error:
             name = "" if hasattr(errors, error.ename) else f"{error.ename}: "
@@ -107,9 +107,9 @@ def execute(
         left = f"{len(pending)} {'cell' if len(pending) == 1 else 'cells'} did not run"
         line = f"The notebook stopped early: {left}. Look for exit() or an interrupt."
         raise StageError(line)
-    found = read(result)
-    if found is None or found == before:  # a new one has another time at least
+    executed = read(result)
+    if executed is None or executed == before:  # a new result has at least another time
         raise StageError("The notebook saved no result. Its last code cell must call save().")
-    if found.state != "done":
-        raise StageError(found.reason)
-    return found
+    if executed.state != "done":
+        raise StageError(executed.reason)
+    return executed

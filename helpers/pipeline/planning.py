@@ -1,4 +1,4 @@
-"""Which notebooks a run consists of, which results still hold, and what the rest will cost."""
+"""Plan a run: its notebooks, the results that are up to date, and the time that the rest takes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Job:
 
     config: StageConfig
     obstacle: str = ""  # why this machine cannot run it
-    needs: Path | None = None  # the result that must be there first
+    needs: Path | None = None  # the result that must exist first
 
     @property
     def name(self) -> str:
@@ -48,37 +48,40 @@ class Job:
 
 
 def plan(
-    given: Parameters,
+    params: Parameters,
     chosen: list[tuple[str, str]],
     stages: Sequence[str],
     ask: Callable[[ConvertConfig], str] = obstacle,
 ) -> list[Job]:
-    """List the jobs in order; what experiments share is one job, of the first that has it. `ask`
-    says why an experiment cannot run, by default on this machine.
+    """List the jobs in order; a stage that experiments share is one job, of the first of them.
+
+    `ask` returns why an experiment cannot run, by default on this machine.
     """
     jobs: dict[Path, Job] = {}
     for model in dict.fromkeys(model for model, _ in chosen):
-        configs = shared_configs(given, model)
-        for _, experiment in (each for each in chosen if each[0] == model):
-            deployment = configure(given, model, experiment, "deploy")  # it has all that is needed
+        configs = shared_configs(params, model)
+        for _, experiment in (pair for pair in chosen if pair[0] == model):
+            deployment = configure(params, model, experiment, "deploy")  # has all that `ask` reads
             assert isinstance(deployment, ConvertConfig)
             reason = ask(deployment)
-            own = config_stages(model)
+            model_stages = config_stages(model)
             for stage in stages or STAGES:
-                if stage in own and not STAGE[stage].of_model:
+                if stage in model_stages and not STAGE[stage].of_model:
                     before = needed(model, stage)
                     needs = Job(configs[experiment, before]).result if before else None
                     config = configs[experiment, stage]
                     job = Job(config, reason or compare_obstacle(config), needs)
-                    known = jobs.get(job.result)
-                    if known is None or known.obstacle:  # one that can run here is enough
+                    previous = jobs.get(job.result)
+                    if previous is None or previous.obstacle:  # one that can run is enough
                         jobs[job.result] = job
         if not stages or "report" in stages:
-            report = Job(configure(given, model, "", "report"))
+            report = Job(configure(params, model, "", "report"))
             jobs[report.result] = report
-        first = given.experiments(model)[0]  # which the lessons are about
-        wanted = stages or (given.lessons(model) if (model, first) in chosen else ())
-        for lesson in (each for each in lessons(given, model) if each.stage in wanted):
+        first = params.experiments(model)[0]  # which the lessons are about
+        lesson_stages = stages or (params.lessons(model) if (model, first) in chosen else ())
+        for lesson in (
+            lesson for lesson in lessons(params, model) if lesson.stage in lesson_stages
+        ):
             needs = Job(configs[first, STAGE[lesson.stage].needs]).result
             conversion = configs[first, "convert"]
             assert isinstance(conversion, ConvertConfig)
@@ -87,41 +90,42 @@ def plan(
     return list(jobs.values())
 
 
-def lessons(given: Parameters, model: str) -> list[StageConfig]:
-    """Return the configuration of each lesson about a model, of its first experiment."""
-    return [configure(given, model, "", stage) for stage in LESSONS if model == TUTORIAL_MODEL]
+def lessons(params: Parameters, model: str) -> list[StageConfig]:
+    """Return the configurations of a model's lessons, which use its first experiment."""
+    return [configure(params, model, "", stage) for stage in LESSONS if model == TUTORIAL_MODEL]
 
 
-def shared_configs(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
-    """Return for each experiment of a model and each of its stages the configuration in whose
-    name the stage runs: that of the first experiment with the same key where an artifact is made.
+def shared_configs(params: Parameters, model: str) -> dict[tuple[str, str], StageConfig]:
+    """Return the configuration of each stage of each experiment of a model.
+
+    Experiments that share an artifact have the configuration of the first of them.
     """
     first: dict[str, StageConfig] = {}
-    found = {}
-    for experiment in given.experiments(model):
+    configs = {}
+    for experiment in params.experiments(model):
         for stage in (name for name in config_stages(model) if not STAGE[name].of_model):
-            config = configure(given, model, experiment, stage)
+            config = configure(params, model, experiment, stage)
             if STAGE[stage].makes_artifact:
                 config = first.setdefault(config.key(stage), config)
-            found[experiment, stage] = config
-    return found
+            configs[experiment, stage] = config
+    return configs
 
 
 def why_outdated(job: Job, digests: dict[str, str] | None = None, away: bool = False) -> str:
-    """Return why the stage must run; empty if its result holds, even if blocked or skipped since.
+    """Return why the stage must run; empty if its result is up to date.
 
-    `digests` keeps those of the modules for other stages, which read mostly the same ones. `away`
-    says that data, and artifacts of which there is the manifest, may lie on other machines.
+    `digests` caches those of modules, as stages read mostly the same ones. With `away`, data and
+    artifacts with a manifest here may be on other machines.
     """
     digests = {} if digests is None else digests
-    found = results.read(job.result)
-    if found is None:
+    result = results.read(job.result)
+    if result is None:
         return "no previous result"
-    if found.state == "failed" or found.fingerprint is None:
-        return f"{'' if found.state == 'failed' else 'was '}{found.state} before"
-    if changed := results.difference(found.fingerprint, results.fingerprint(job.config)):
+    if result.state == "failed" or result.fingerprint is None:
+        return f"{'' if result.state == 'failed' else 'was '}{result.state} before"
+    if changed := results.difference(result.fingerprint, results.fingerprint(job.config)):
         return changed
-    for name, digest in found.fingerprint.modules.items():
+    for name, digest in result.fingerprint.modules.items():
         if name not in digests:
             path = ROOT / name
             digests[name] = known_digest(path) if path.exists() else ""
@@ -144,16 +148,17 @@ def _lacks_data(config: StageConfig) -> bool:
 
 
 def parameters(job: Job) -> dict[str, Any]:
-    """Return the notebook's parameters: what this stage reads, so that no page shows more."""
+    """Return the notebook's parameters: only those that its stage reads."""
     config, read = job.config, job.config.fields_for(job.config.stage)
     values = config.model_dump(include=read).items()
-    own = {name: value for name, value in values if value not in (None, "")}  # [] may be no default
+    # an empty list may differ from the default
+    defaults = {name: value for name, value in values if value not in (None, "")}
     names = config.experiments if config.stage == "report" else (config.experiment,)
     return {
         "gpu": config.gpu,
         "device": config.device,
         "server": config.server.model_dump(exclude_defaults=True),
-        "defaults": own,
+        "defaults": defaults,
         "models": {config.model: {"experiments": {name: {} for name in names}}},
         "experiment": config.experiment,
         "overrides": {},
@@ -161,7 +166,7 @@ def parameters(job: Job) -> dict[str, Any]:
 
 
 def framework(config: StageConfig) -> tuple[str, bool]:
-    """Return the framework of a stage's model, and whether its notebook imports that."""
+    """Return the framework of a stage's model, and whether the stage's notebook imports it."""
     name = models.get(config.model).FRAMEWORK
     used = set[str]()
     if isinstance(config, ConvertConfig):
@@ -172,8 +177,8 @@ def framework(config: StageConfig) -> tuple[str, bool]:
 
 
 def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]:
-    """Return why each job that must run must, by its result; `away` as for `why_outdated`."""
-    found: dict[Path, str] = {}
+    """Return the reason of each job that must run, by its result; `away` as for `why_outdated`."""
+    reasons: dict[Path, str] = {}
     renewed = set[tuple[str, str]]()  # targets and models
     digests: dict[str, str] = {}
     for job in jobs:
@@ -181,39 +186,40 @@ def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]
         if job.obstacle:
             continue
         model = (config.target, config.model)
-        is_upstream = job.needs in found or (config.stage == "report" and model in renewed)
+        is_upstream = job.needs in reasons or (config.stage == "report" and model in renewed)
         why = "--force" if force else "an earlier stage runs again" if is_upstream else ""
         why = why or why_outdated(job, digests, away)
         if why:
-            found[job.result] = why
+            reasons[job.result] = why
             renewed.add(model)
-    return found
+    return reasons
 
 
 def estimates(jobs: Sequence[Job]) -> dict[Path, float]:
-    """Estimate how many seconds each job takes, by its result: as last time, or as such a stage
-    takes on two cores. A data set and a checkpoint that are missing are made once.
+    """Estimate the seconds of each job, by its result: those of the last run, or a default.
+
+    The default is for two cores. A missing data set and checkpoint are generated once.
     """
-    found: dict[Path, float] = {}
-    made = set[Path]()
+    seconds: dict[Path, float] = {}
+    generated = set[Path]()
     for job in jobs:
-        known, config = results.read(job.result), job.config
-        if known and known.seconds:
-            found[job.result] = known.seconds
+        result, config = results.read(job.result), job.config
+        if result and result.seconds:
+            seconds[job.result] = result.seconds
             continue
-        found[job.result] = DEFAULT_STAGE_SECONDS[config.stage]
+        seconds[job.result] = DEFAULT_STAGE_SECONDS[config.stage]
         if _lacks_data(config):
             assert isinstance(config, ExportConfig)
-            place = checkpoint_place(config).path
-            found[job.result] += 0 if place in made else DATA_SECONDS
-            made.add(place)
-    return found
+            folder = checkpoint_place(config).path
+            seconds[job.result] += 0 if folder in generated else DATA_SECONDS
+            generated.add(folder)
+    return seconds
 
 
 def explain(
     path: Path, jobs: Sequence[Job], reasons: Mapping[Path, str], say: Callable[[str], None]
 ) -> None:
-    """Print what a run would do, for the `reasons` that are due, and how long it would take."""
+    """Print what a run would do, by the `reasons` of `due`, and how long it would take."""
     expected = estimates(jobs)
     for job in jobs:
         if job.obstacle:
@@ -222,4 +228,4 @@ def explain(
             say(f"{job.name}: would run ({why}, about {expected[job.result]:.0f} s)")
         else:
             say(f"{job.name}: unchanged")
-    say(f"{path.name}: about {sum(expected[each] for each in reasons) / 60:.0f} min")
+    say(f"{path.name}: about {sum(expected[result] for result in reasons) / 60:.0f} min")

@@ -1,4 +1,4 @@
-"""What a reader sees of an outputs folder: each stage's state, results.csv, pages and indexes."""
+"""Write what a reader sees of an outputs folder: stage states, results.csv, pages and indexes."""
 
 import csv
 import io
@@ -43,24 +43,25 @@ from helpers.report import (
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
 
-# By model: the configurations of its stages by experiment and stage, or why there is none
+# By model: the configurations by experiment and stage, or the error of one
 Configs = dict[str, dict[tuple[str, str], StageConfig | str]]
 
 
 def targets(outputs: Path) -> list[str]:
-    """List the targets of an outputs folder, but for those of models that are gone."""
+    """List the targets of an outputs folder, without those whose models no longer exist."""
     paths = sorted(outputs.glob("*/parameters.yaml"))
     return [path.parent.name for path in paths if _content(path, path.stat().st_mtime_ns)]
 
 
 def last_parameters(outputs: Path, target: str) -> Parameters:
-    """Read what the last run of a target was given, but for models that are gone since."""
+    """Read the parameters of a target's last run, without models that no longer exist."""
     return _last_run(outputs, target)[0]
 
 
 def _last_run(outputs: Path, target: str) -> tuple[Parameters, Configs]:
-    """Return what the last run of a target was given, and each model's configurations; both are
-    made again once the file of parameters has changed.
+    """Return the parameters of a target's last run, and each model's configurations.
+
+    Both are cached until the parameter file changes.
     """
     path = outputs / target / "parameters.yaml"
     return _read_run(path, path.stat().st_mtime_ns)
@@ -68,35 +69,34 @@ def _last_run(outputs: Path, target: str) -> tuple[Parameters, Configs]:
 
 @cache
 def _read_run(path: Path, changed: int) -> tuple[Parameters, Configs]:
-    given = parse(_content(path, changed), path.parent.name, display_path(path))
-    return given, {model: _configs(given, model) for model in given.file.models}
+    parameters = parse(_content(path, changed), path.parent.name, display_path(path))
+    return parameters, {model: _configs(parameters, model) for model in parameters.file.models}
 
 
 @cache
 def _content(path: Path, _: int) -> object:
-    """Read a file of parameters without the models that are gone; nothing if none is left."""
+    """Read a parameter file without models that no longer exist; return None if none is left."""
     content: Any = renamed_parameters(yaml.load(path.read_text(), yaml.CSafeLoader))
-    given = content.get("models") if isinstance(content, dict) else None
-    if not isinstance(given, dict):
-        return content or {"models": given}
-    left = {name: section for name, section in given.items() if name in models.names()}
+    sections = content.get("models") if isinstance(content, dict) else None
+    if not isinstance(sections, dict):
+        return content or {"models": sections}
+    left = {name: section for name, section in sections.items() if name in models.names()}
     return content | {"models": left} if left else None
 
 
 def stage_states(
     outputs: Path, target: str, pending: Mapping[Path, str] | None = None
 ) -> list[StageState]:
-    """List each stage of each experiment of a target, also shared ones, and each model's report and
-    lessons. An optional stage is listed if the parameter file names it or it has run.
+    """List the stages of a target's experiments (also shared ones), and the reports and lessons.
 
-    `pending` says of a run under way which results are "running" or "waiting", and after a colon
-    what for.
+    An optional stage is listed if the parameter file names it or it has run. `pending` has the
+    results of a run in progress: "running" or "waiting", and after a colon the reason.
     """
     base, states = outputs / target, []
-    given, configs = _last_run(outputs, target)
-    for model in given.file.models:
+    parameters, configs = _last_run(outputs, target)
+    for model in parameters.file.models:
         for (experiment, stage), config in configs[model].items():
-            is_asked = not STAGE[stage].is_optional or stage in given.lessons(model)
+            is_asked = not STAGE[stage].is_optional or stage in parameters.lessons(model)
             if is_asked or (not isinstance(config, str) and result_file(config).exists()):
                 if isinstance(config, str):
                     state = StageState(model, experiment, stage, state="missing", reason=config)
@@ -106,20 +106,21 @@ def stage_states(
     return states
 
 
-def _configs(given: Parameters, model: str) -> dict[tuple[str, str], StageConfig | str]:
-    """Return the configuration of each stage of each experiment of a model, or why there is none:
-    an older release may have written the file. The report and lessons have no experiment.
+def _configs(parameters: Parameters, model: str) -> dict[tuple[str, str], StageConfig | str]:
+    """Return the configuration of each stage of a model's experiments, or why it is invalid.
+
+    An older release may have written the parameter file. The report and lessons have no experiment.
     """
-    found: dict[tuple[str, str], StageConfig | str]
+    configs: dict[tuple[str, str], StageConfig | str]
     try:
-        found = {
-            **shared_configs(given, model),
-            **{("", each.stage): each for each in lessons(given, model)},
+        configs = {
+            **shared_configs(parameters, model),
+            **{("", lesson.stage): lesson for lesson in lessons(parameters, model)},
         }
     except DeploymentError as error:
-        places = [(name, stage) for name in given.experiments(model) for stage in STAGE]
-        found = {place: str(error) for place in places if not STAGE[place[1]].of_model}
-    return found | {("", "report"): configure(given, model, "", "report")}
+        keys = [(name, stage) for name in parameters.experiments(model) for stage in STAGE]
+        configs = {key: str(error) for key in keys if not STAGE[key[1]].of_model}
+    return configs | {("", "report"): configure(parameters, model, "", "report")}
 
 
 def _state(
@@ -131,7 +132,7 @@ def _state(
     shown: dict[str, Any] = {"state": "missing", "shared_with": owner}
     if path in pending:  # a stage that experiments share runs once
         state, _, reason = pending[path].partition(": ")
-        if config.stage == "report":  # what the one that is shown meanwhile lacks
+        if config.stage == "report":  # of the report that is shown until then
             reason = result.reason if result else ""
         shown |= {"state": "waiting" if owner else state, "reason": reason}
     elif result:
@@ -152,12 +153,12 @@ def explored(outputs: Path, target: str) -> list[StageState]:
 
 
 def write_results(outputs: Path, target: str) -> Path:
-    """Write the measured rows of every experiment that a target has now to its `results.csv`."""
-    buffer, given = io.StringIO(), last_parameters(outputs, target)
+    """Write the measured rows of a target's current experiments to its `results.csv`."""
+    buffer, parameters = io.StringIO(), last_parameters(outputs, target)
     writer = csv.DictWriter(buffer, list(Row.model_fields), lineterminator="\n")
     writer.writeheader()
-    for model in given.file.models:
-        for experiment in given.experiments(model):
+    for model in parameters.file.models:
+        for experiment in parameters.experiments(model):
             paths = sorted((outputs / target / model / experiment).glob("perf_*.json"))
             for row in results.rows(filter(None, map(results.read, paths))):
                 writer.writerow({name: _plain(value) for name, value in row.model_dump().items()})
@@ -179,9 +180,9 @@ def publish(
     only_changed: bool = False,
     pending: Mapping[Path, str] | None = None,
 ) -> Path:
-    """Write results.csv, the indexes, and the pages; `only_changed` those that are out of date.
+    """Write results.csv, the indexes, and the pages, with `only_changed` only outdated ones.
 
-    `pending` is what a run under way has not done yet: see `stage_states`.
+    `pending` has the stages that a run in progress has not finished: see `stage_states`.
     """
     folder, order = outputs / target, _reading_order(outputs, target)
     write_results(outputs, target)
@@ -208,32 +209,29 @@ def publish(
 
 
 def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
-    """List the notebooks of each experiment in the order of its stages, and a model's lessons, its
-    report last.
-    """
-    base, found = outputs / target, dict[tuple[str, str], list[Path]]()
+    """List the notebooks of each experiment and of a model's lessons in order, the report last."""
+    base, order = outputs / target, dict[tuple[str, str], list[Path]]()
     for model, configs in _last_run(outputs, target)[1].items():
         for (experiment, stage), config in configs.items():
             is_read = stage in LESSONS or (experiment and stage in STAGES)
             if is_read and not isinstance(config, str):
                 notebook = result_file(config).with_suffix(".ipynb")
-                found.setdefault((model, experiment), []).append(notebook)
-        for (owner, _), notebooks in found.items():
+                order.setdefault((model, experiment), []).append(notebook)
+        for (owner, _), notebooks in order.items():
             if owner == model:
                 notebooks.append(base / model / "report.ipynb")
-    return list(found.values())
+    return list(order.values())
 
 
 def _neighbours(
     notebook: Path, order: Sequence[Sequence[Path]], pending: Mapping[Path, str]
 ) -> Iterator[Link]:
-    """Link the stages before and after a notebook in its own experiment, as far as they have run or
-    are about to.
-    """
-    own = [notebooks for notebooks in order if notebook in notebooks[:-1]]  # the last is the report
-    for notebooks in own[:1]:
-        place = notebooks.index(notebook)
-        for other, arrows in ((place - 1, "← {}"), (place + 1, "{} →")):
+    """Yield links to the stages before and after a notebook that have run or are about to."""
+    # the last notebook of each is the report
+    containing = [notebooks for notebooks in order if notebook in notebooks[:-1]]
+    for notebooks in containing[:1]:
+        index = notebooks.index(notebook)
+        for other, arrows in ((index - 1, "← {}"), (index + 1, "{} →")):
             if 0 <= other < len(notebooks):
                 path = notebooks[other]
                 if path.exists() or path.with_suffix(".json") in pending:
@@ -246,24 +244,22 @@ def _time(path: Path) -> int:
 
 
 def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | None = None) -> Path:
-    """Write the target's index, and the one of all targets."""
-    found = {name: _target(outputs, name, pending) for name in targets(outputs)}
-    outputs_index(outputs, list(found.values()))
-    return target_index(outputs / target, found[target], explored(outputs, target))
+    """Write the index of a target and the index of all targets."""
+    indexed = {name: _target(outputs, name, pending) for name in targets(outputs)}
+    outputs_index(outputs, list(indexed.values()))
+    return target_index(outputs / target, indexed[target], explored(outputs, target))
 
 
 def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Target:
-    """Gather what the indexes say of a target; its answers are read from its reports' results."""
+    """Return what the indexes show of a target; its answers come from its reports' results."""
     states, folder = stage_states(outputs, name, pending), outputs / name
-    reports = [each.model for each in states if each.stage == "report"]
-    answers = {each: answers_of(results.read(folder / each / "report.json")) for each in reports}
+    reports = [state.model for state in states if state.stage == "report"]
+    answers = {model: answers_of(results.read(folder / model / "report.json")) for model in reports}
     return Target(name, last_parameters(outputs, name).file.gpu, states, answers)
 
 
 def publish_front(outputs: Path) -> Path:
-    """Write what belongs to no target: NVIDIA's rows, what our experiments do as NVIDIA did, the
-    index of all targets, and the documents with the glossary.
-    """
+    """Write what belongs to no target: the pages of NVIDIA's measurements, documents and index."""
     nvidia.write_pages(outputs)
     index = outputs_index(outputs, [_target(outputs, name, None) for name in targets(outputs)])
     documents.write_pages(outputs)

@@ -1,4 +1,4 @@
-"""Running what a plan asks for, in order: what a failure blocks, and what is kept of each stage."""
+"""Run the jobs of plans in order: block what needs a failed stage, and write each stage's state."""
 
 import os
 import shlex
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from helpers.pipeline.kernels import KernelServer
 
 DEFAULT = ROOT / "params/cpu.yaml"
-RESERVED = ("data",)  # folders of outputs/ that are no target
+RESERVED = ("data",)  # folders of outputs/ that are not targets
 EXECUTED_STATES = ("executed", "failed")
-# what frameworks compute in, unless told otherwise
+# numbers of threads in which frameworks compute
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-BROKEN_INSTALLATION = "skipped because of the broken installation"  # an outcome that is a failure
+BROKEN_INSTALLATION = "skipped because of the broken installation"  # counts as a failure
 MIN_REPORTED_LOSS_S = 10.0  # seconds
-PATIENT_STAGES = 6  # that may spend all their patience for a quiet machine, in one run
-REPORT_SECONDS = 180.0  # between two reports, each of which takes about five
+RETRY_STAGES = 6  # stages of a run that may spend their whole retry budget
+REPORT_SECONDS = 180.0  # between two reports of a model, each of which takes about 5 s
 
-Plan = tuple[Path, Parameters, list[Job]]  # a parameter file, what is in it, and its jobs
+Plan = tuple[Path, Parameters, list[Job]]  # a parameter file, its content and its jobs
 
 
 def run(
@@ -78,25 +78,24 @@ def run(
     cell_seconds: int = 7200,
     say: Lines | None = None,
 ) -> Counter[str]:
-    """Run the stages of one or more parameter files, by default params/cpu.yaml, that are not up
-    to date, and publish the pages as they come; count what became of them.
+    """Run the outdated stages of parameter files, publish pages as stages end, and count states.
 
-    A failed stage blocks what depends on it and everything else goes on. Raises `ParameterError`
-    before anything runs, `InstallationError` if nothing can, and `WorkspaceError` if the outputs
-    folder is in use.
+    The file is params/cpu.yaml by default. A failed stage blocks only the stages that need it.
+    Raises `ParameterError` before anything runs, `InstallationError` if no stage can run, and
+    `WorkspaceError` if the outputs folder is in use.
     """
     say = say or Lines()
     plans = read_plans(files, models, experiments, stages)
     every = [job for _, _, jobs in plans for job in jobs if job.config.stage != "report"]
-    kept = [job.obstacle for job in every if job.obstacle.startswith(BROKEN)]
-    if kept and len(kept) == len(every):
-        raise InstallationError("; ".join(dict.fromkeys(kept)))
+    obstacles = [job.obstacle for job in every if job.obstacle.startswith(BROKEN)]
+    if obstacles and len(obstacles) == len(every):
+        raise InstallationError("; ".join(dict.fromkeys(obstacles)))
     if dry_run:
         for path, _, jobs in plans:
             explain(path, jobs, due(jobs, force), say)
         return Counter()
     outcome = run_plans(plans, outputs, force, cell_seconds, say)
-    outcome.update({"skipped": -len(kept), BROKEN_INSTALLATION: len(kept)})
+    outcome.update({"skipped": -len(obstacles), BROKEN_INSTALLATION: len(obstacles)})
     return outcome
 
 
@@ -107,9 +106,9 @@ def read_plans(
     stages: Sequence[str],
     ask: Callable[[ConvertConfig], str] = obstacle,
 ) -> list[Plan]:
-    """Read parameter files, by default params/cpu.yaml, and list the jobs of what is chosen.
+    """Read parameter files, by default params/cpu.yaml, and list the jobs of the chosen stages.
 
-    `ask` says why an experiment cannot run. Raises `ParameterError`.
+    `ask` returns why an experiment cannot run. Raises `ParameterError`.
     """
     plans, files = [], files or [DEFAULT]
     names = [path.stem for path in files]  # of the targets' folders
@@ -117,9 +116,9 @@ def read_plans(
         if path.stem in RESERVED or names.count(path.stem) > 1:
             taken = f"{path}: its results folder outputs/{path.stem} is already in use"
             raise ParameterError(f"{taken}. Rename the file.")
-        given = read_file(path)
-        chosen = select(given, models, experiments)
-        plans.append((path, given, plan(given, chosen, stages, ask)))
+        params = read_file(path)
+        chosen = select(params, models, experiments)
+        plans.append((path, params, plan(params, chosen, stages, ask)))
     return plans
 
 
@@ -133,10 +132,10 @@ def run_plans(
     command: str = "",
     guard: Callable[[Job], AbstractContextManager[None]] | None = None,
 ) -> Counter[str]:
-    """Run the jobs of each parameter file, whose content is kept, and publish the pages.
+    """Run the jobs of each parameter file, save its content, and publish the pages.
 
-    `command` is what results say made them, by default this process' own. A worker of a cluster
-    gives a `guard`, which is held while a job runs; it writes no pages.
+    Results name `command` as their origin, by default that of this process. A cluster's worker
+    passes a `guard`, which is held while a job runs; it writes no pages.
     """
     outcome = Counter(executed=0, unchanged=0, skipped=0, failed=0, blocked=0)
     with (
@@ -171,18 +170,18 @@ def open_run(
     away: bool = False,
     pages: bool = True,
 ) -> Iterator[tuple[dict[Path, str], dict[Path, float]]]:
-    """Hold the outputs folder for a run of these plans, whose content is kept, and write the first
-    pages; give what must run, as "waiting", and how many seconds each job will take, by results.
+    """Lock the outputs folder for a run of these plans, save their content, and write first pages.
 
-    `away` says that artifacts may lie on other machines. Raises `WorkspaceError` if the folder is
-    in use.
+    Yields the results of the jobs that must run, as "waiting", and each job's estimated seconds.
+    With `away`, artifacts may be on other machines. Raises `WorkspaceError` if the folder is in
+    use.
     """
-    is_locked = bool(os.environ.get(LOCKED_VARIABLE))  # by the submitter of a cluster's run
+    is_locked = bool(os.environ.get(LOCKED_VARIABLE))  # by the machine that submitted the run
     with locked(outputs):
         if not is_locked:
             clear_leftovers(outputs)
-        for path, given, _ in plans:
-            content = yaml.safe_dump(given.file.model_dump(exclude_unset=True), sort_keys=False)
+        for path, params, _ in plans:
+            content = yaml.safe_dump(params.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
         every = [job for _, _, jobs in plans for job in jobs]
         reasons, expected = due(every, force, away), estimates(every)
@@ -193,37 +192,38 @@ def open_run(
             for path, _, _ in plans:
                 publish(outputs, path.stem, only_changed=True, pending=pending)
             say(f"pages: {display_path(outputs / 'index.html')} (updated after every stage)")
-        with say.run(sum(expected[each] for each in reasons)):
+        with say.run(sum(expected[result] for result in reasons)):
             yield pending, expected
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the jobs of a target in order, and writes the pages as they come."""
+    """Runs the jobs of a target in order, and writes the pages as jobs end."""
 
     outputs: Path
-    pending: dict[Path, str]  # what is to run, by its result: see `stage_states`
+    pending: dict[Path, str]  # the states of jobs to run, by result: see `stage_states`
     expected: Mapping[Path, float]  # seconds
     force: bool
     say: Lines
-    kernels: "KernelServer | None"  # if anything is to run
+    kernels: "KernelServer | None"  # None if no job must run
     cell_seconds: int
     guard: Callable[[Job], AbstractContextManager[None]] | None = None  # on a cluster's worker
-    lost: list[float] = field(default_factory=list)  # seconds of each stage, to an unquiet machine
+    lost: list[float] = field(default_factory=list)  # seconds that each stage waited or retried
 
     def run(self, target: str, jobs: Sequence[Job]) -> Counter[str]:
-        """Run a target's jobs, and a model's report also after the run's first experiment and after
-        others now and then; count what became of them. What there is then has its pages, also if
-        the run is interrupted.
+        """Run a target's jobs, publish their pages, and count the states.
+
+        A model's report also runs after the first experiment, and after later ones once
+        `REPORT_SECONDS` have passed. An interrupted run has its pages too.
         """
         outcome = Counter[str]()
         reports = {job.config.model: job for job in jobs if job.config.stage == "report"}
-        has_news = False  # whether the experiment has something to report
-        last = -REPORT_SECONDS  # when the last report was written
+        has_news = False  # whether the last report lacks a measurement
+        last = -REPORT_SECONDS  # the time of the last report
         try:
             for turn, job in enumerate(jobs, 1):
-                place = f"[{turn}/{len(jobs)}]"
-                state = self.run_and_publish(target, job, f"{place} {job.name}")
+                position = f"[{turn}/{len(jobs)}]"
+                state = self.run_and_publish(target, job, f"{position} {job.name}")
                 outcome[state] += 1
                 if job.config.stage == "report" and state in EXECUTED_STATES:
                     last, has_news = time.monotonic(), False
@@ -235,7 +235,7 @@ class Runner:
                 is_due = has_news and time.monotonic() > last + REPORT_SECONDS
                 if report and is_due and following is not report:
                     if (
-                        self.run_and_publish(target, report, f"{place} {report.name} so far")
+                        self.run_and_publish(target, report, f"{position} {report.name} so far")
                         == "executed"
                     ):
                         write_status(report, "done", self.share(jobs, report.config.model))
@@ -249,7 +249,7 @@ class Runner:
         return outcome
 
     def share(self, jobs: Sequence[Job], model: str) -> str:
-        """Return how many of a model's measurements are in a report that is written meanwhile."""
+        """Return how many of a model's performance stages are in a report during the run."""
         measured = [
             job.result
             for job in jobs
@@ -257,12 +257,12 @@ class Runner:
             and job.config.stage.startswith("perf")
             and not job.obstacle
         ]
-        known = [results.read(path) for path in measured if path not in self.pending]
-        done = sum(result is not None and result.state == "done" for result in known)
+        finished = [results.read(path) for path in measured if path not in self.pending]
+        done = sum(result is not None and result.state == "done" for result in finished)
         return f"so far: {done} of {len(measured)} performance stages are in this report"
 
     def run_and_publish(self, target: str, job: Job, name: str) -> str:
-        """Run one job, if it must, and write the pages; return what became of it."""
+        """Run one job if it is due, write the pages, and return its state."""
         if is_due := job.result in self.pending:
             self.pending[job.result] = "running"
             if self.guard is None:
@@ -279,7 +279,7 @@ class Runner:
             publish(self.outputs, target, only_changed=True, pending=self.pending)
 
     def run_job(self, job: Job, name: str, is_due: bool) -> str:
-        """Run one job, if it must, and write its state; return what became of it."""
+        """Run one job if it is due, write its state and return it."""
         if job.obstacle:
             self.say(f"{name}: skipped: {job.obstacle}")
             write_status(job, "skipped", job.obstacle)
@@ -296,7 +296,7 @@ class Runner:
                 return "unchanged"
             with self.guard(job) if self.guard else nullcontext():
                 started = time.monotonic()
-                write_status(job, "failed", "the run was interrupted")  # until it has ended
+                write_status(job, "failed", "the run was interrupted")  # until it ends
                 with self.say.stage(name, why, self.expected[job.result]):
                     result = self.execute(job)
         except (DeploymentError, OSError) as error:
@@ -307,15 +307,15 @@ class Runner:
         return "executed"
 
     def execute(self, job: Job) -> Result:
-        """Run a job's notebook, pass on what it prints, and return its result.
+        """Run a job's notebook, pass its output on, and return its result.
 
-        Raises `DeploymentError` with one line; the executed notebook stays, as far as it came.
+        Raises `DeploymentError` with one line; the executed part of the notebook remains.
         """
         config = job.config
         before, source = results.fingerprint(config), notebook_file(config.model, config.stage)
         assert self.kernels
         self.kernels.preload(*framework(config))
-        with environment(**self._patience()):
+        with environment(**self._retry_budget()):
             result = execute(
                 source, job.result, parameters(job), self.cell_seconds, self.say.printed
             )
@@ -325,20 +325,22 @@ class Runner:
             self.lost.append(result.measurement.lost_seconds)
         return result
 
-    def _patience(self) -> dict[str, str]:
-        """Return a stage's patience for a quiet machine, no more than the run has left: where it is
-        never quiet, waiting in each of fifty stages would double the time and help little.
+    def _retry_budget(self) -> dict[str, str]:
+        """Return a stage's retry budget, at most what the run has left.
+
+        On a machine that is never idle, waiting in every stage would double the time and not help.
         """
         from helpers.measure import RETRY_VARIABLE, retry_seconds
 
-        left = max(0.0, PATIENT_STAGES * retry_seconds() - sum(self.lost))
+        left = max(0.0, RETRY_STAGES * retry_seconds() - sum(self.lost))
         return {RETRY_VARIABLE: f"{min(retry_seconds(), left):.2f}"}
 
 
 @contextmanager
 def kernel_environment(target: str, command: str = "") -> Iterator[None]:
-    """Set the environment variables of the kernels that the block starts; `command` is what their
-    results say made them, by default this process' own.
+    """Set the environment variables of the kernels that the block starts.
+
+    Their results name `command` as their origin, by default that of this process.
     """
     from helpers.triton import SETTINGS
 
@@ -351,7 +353,7 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
 
 
 def missing_prerequisite(job: Job) -> str:
-    """Return which stage must be done first and is not; empty if none."""
+    """Return the prerequisite stage that is not done, and its state; empty if all are done."""
     result = results.read(job.needs) if job.needs else None
     if job.needs is None or (result and result.state == "done"):
         return ""
@@ -361,7 +363,7 @@ def missing_prerequisite(job: Job) -> str:
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:
-    """Write the state of a stage that did not run; a result that is there keeps its figures."""
+    """Write the state of a stage that did not run; an existing result keeps its numbers."""
     config, result = job.config, results.read(job.result)
     if result and (result.state, result.reason) == (state, reason):
         return

@@ -1,4 +1,4 @@
-"""Tuning an experiment: the parity checks of every format that it may take, then the search."""
+"""Tune an experiment: run the parity checks of each format in the search space, then search."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,44 +23,46 @@ def tune(
     cell_seconds: int = 7200,
     say: Lines | None = None,
 ) -> None:
-    """Search the fastest configuration of an experiment, by default the model's first, and say
-    where the parameter file with it is and which line to paste into another.
+    """Search the fastest configuration of an experiment, by default the model's first.
 
-    Each format gets an experiment of its own, which shares what the file's experiments have made
-    already. Raises `ParameterError`, and `StageError` if the search failed.
+    Prints the path of the new parameter file, and the line to paste into another. Each format has
+    an experiment of its own, which shares artifacts with those of the file. Raises
+    `ParameterError`, and `StageError` if the search failed.
     """
-    given, say = read_file(path), say or Lines()
-    select(given, [model], [experiment] if experiment else [])
-    name = experiment or given.experiments(model)[0]
-    timed = _with(given, model, {name: {"tune_minutes": minutes}}) if minutes else given
+    parameters, say = read_file(path), say or Lines()
+    select(parameters, [model], [experiment] if experiment else [])
+    name = experiment or parameters.experiments(model)[0]
+    timed = _with(parameters, model, {name: {"tune_minutes": minutes}}) if minutes else parameters
     config = configure(timed, model, name, "tune")
     assert isinstance(config, TuneConfig)
-    more = experiments(given, config)
-    wider = _with(given, model, {name: {"tune_minutes": config.tune_minutes}, **more})
-    jobs = plan(wider, [(model, each) for each in (name, *more)], CHECK_STAGES)
+    more = experiments(parameters, config)
+    wider = _with(parameters, model, {name: {"tune_minutes": config.tune_minutes}, **more})
+    jobs = plan(wider, [(model, label) for label in (name, *more)], CHECK_STAGES)
     jobs += plan(wider, [(model, name)], ["tune"])
-    run_plans([(path, given, jobs)], outputs, False, cell_seconds, say)
+    run_plans([(path, parameters, jobs)], outputs, False, cell_seconds, say)
     result = results.read(jobs[-1].result)
     if result is None or result.state != "done":
         raise StageError(result.reason if result else "The search left no result. Run it again.")
-    written, changes = (result.facts[each] for each in ("written", "differs"))
+    written, changes = (result.facts[key] for key in ("written", "differs"))
     assert isinstance(changes, dict)
-    fields = (given.file.models[model].experiments[name] or {}) | changes
+    fields = (parameters.file.models[model].experiments[name] or {}) | changes
     line = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=1000).strip()
     say(f"wrote {written}. For your own parameter file: {EXPERIMENT}: {line}")
 
 
-def experiments(given: Parameters, config: TuneConfig) -> dict[str, dict[str, Value]]:
-    """Return an experiment for each format that the search may take."""
-    own, (found, _) = given.merged(config.model, config.experiment), candidates(config)
-    return {PREFIX + name: own | fields for name, fields in found.items()}
+def experiments(parameters: Parameters, config: TuneConfig) -> dict[str, dict[str, Value]]:
+    """Return an experiment for each format of the search space."""
+    fields, (formats, _) = parameters.merged(config.model, config.experiment), candidates(config)
+    return {PREFIX + name: fields | changes for name, changes in formats.items()}
 
 
-def _with(given: Parameters, model: str, more: dict[str, dict[str, Value]]) -> Parameters:
-    """Add experiments, or fields to those that are there."""
-    section = given.file.models[model]
+def _with(parameters: Parameters, model: str, more: dict[str, dict[str, Value]]) -> Parameters:
+    """Return parameters with more experiments, or with more fields of existing ones."""
+    section = parameters.file.models[model]
     experiments = dict(section.experiments)
     for name, fields in more.items():
         experiments[name] = (experiments.get(name) or {}) | fields
-    models = given.file.models | {model: section.model_copy(update={"experiments": experiments})}
-    return replace(given, file=given.file.model_copy(update={"models": models}))
+    models = parameters.file.models | {
+        model: section.model_copy(update={"experiments": experiments})
+    }
+    return replace(parameters, file=parameters.file.model_copy(update={"models": models}))

@@ -1,4 +1,4 @@
-"""What is kept of a stage, and the rows of all measurements."""
+"""The results of stages, and the rows of all measurements."""
 
 import lazy_loader
 

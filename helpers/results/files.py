@@ -1,4 +1,4 @@
-"""The results on disk: `<stage>.json` next to the executed notebook, written and read back."""
+"""Write and read results: `<stage>.json` next to the executed notebook."""
 
 import io
 import os
@@ -34,26 +34,24 @@ Results = Mapping[str, Mapping[str, Result]]  # experiment -> stage -> result
 
 
 def _kernel_seconds() -> float:
-    """Return for how long this process has run, by a clock that nobody sets (proc(5), field 22 of
-    stat).
-    """
+    """Return the seconds since this process started (proc(5), field 22 of stat)."""
     ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def timestamp() -> str:
-    """Return the time now, as results have it."""
+    """Return the current time in the format of results."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def write(config: StageConfig, result: Result) -> None:
-    """Write a result, whole or not at all."""
+    """Write a result atomically."""
     path = results_folder(config) / f"{config.stage}.json"
     write_atomic(path, result.model_dump_json(indent=1))
 
 
 def read(path: Path) -> Result | None:
-    """Read a result; None if there is none, or it cannot be understood."""
+    """Read a result; return None if it does not exist or cannot be parsed."""
     try:
         status = path.stat()
         return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -67,7 +65,7 @@ def _read(path: Path, *_: int) -> Result:
 
 
 def of_model(config: StageConfig) -> Results:
-    """Read the results of all experiments of a model; what is not there is left out."""
+    """Read the existing results of all experiments of a model."""
     base = outputs() / config.target / config.model
     return {
         name: {
@@ -80,19 +78,22 @@ def of_model(config: StageConfig) -> Results:
 
 
 def rows(results: Iterable[Result]) -> list[Row]:
-    """Collect the measured rows of many results."""
+    """Return the measured rows of several results."""
     return [row for result in results if result.measurement for row in result.measurement.rows]
 
 
 def read_requests(config: StageConfig, row: Row) -> list[NDArray[np.int64]]:
-    """Read start and end of the requests of each of a row's runs (ns, [n, 2]); none without their
-    file, which lies beside the result.
+    """Read the start and end of all requests of a row, per run (ns, [n, 2]).
+
+    The list is empty if their file, which is next to the result, does not exist.
     """
     path = outputs() / config.target / config.model / row.source
     try:
-        with np.load(path.with_name(f"{path.stem}_requests.npz")) as found:
+        with np.load(path.with_name(f"{path.stem}_requests.npz")) as arrays:
             return [
-                found[name] for name in found if name.rpartition("_")[0] == row.point(row.scenario)
+                arrays[name]
+                for name in arrays
+                if name.rpartition("_")[0] == row.point(row.scenario)
             ]
     except (OSError, ValueError, zipfile.BadZipFile):
         return []
@@ -111,12 +112,12 @@ def save(
 ) -> None:
     """Write the stage's result.
 
-    A failed check or measurement is written too, as a failed stage, and then raised:
-    `AccuracyError` or `MeasurementError`.
+    A failed check or measurement is written as a failed stage, and then raises `AccuracyError` or
+    `MeasurementError`.
     """
     checks, scores = tuple(checks), tuple(scores)
-    judged: tuple[ParityCheck | Score, ...] = (*checks, *scores)
-    wrong = next((each.failure for each in judged if each.failure), "")
+    outcomes: tuple[ParityCheck | Score, ...] = (*checks, *scores)
+    wrong = next((check.failure for check in outcomes if check.failure), "")
     lost = (
         f"batch size {row.batch_size}, {clients_of(row.concurrency)}: {row.reason}"
         for row in (measurement.rows if measurement else ())
@@ -169,13 +170,13 @@ def _facts(artifact: Artifact) -> ArtifactFacts:
 
 
 def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
-    """Add to each row what identifies it, in the columns of the published tables."""
+    """Add the columns of the published tables that identify each row."""
     assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).DISPLAY_NAMES
     in_python = " (Triton Python backend)" if not config.server.is_native else ""
-    own = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
-    columns = config.model_dump(include=own) | {
+    fields = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
+    columns = config.model_dump(include=fields) | {
         "scenario": scenario,
         "backend": backend + in_python,
         "backend_accelerator": "" if config.accelerator == "none" else config.accelerator,

@@ -1,4 +1,4 @@
-"""What a stage's outcome depends on, as hashes that are taken before it runs."""
+"""Hash all inputs of a stage before it runs."""
 
 import json
 import sys
@@ -20,12 +20,12 @@ from helpers.store import (
 
 PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
 PARTS |= {"versions": "version"}
-DRAWING = "helpers/report/"  # what draws what was measured
-FEW = 3  # names that a line on a difference has
+DRAWING = "helpers/report/"  # modules that draw measurements
+FEW = 3  # names in the line of a difference
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
-    """Compute a stage's fingerprint, but for `modules`: `files_read` knows them once it has run."""
+    """Return a stage's fingerprint without `modules`, which `files_read` returns after it ran."""
     notebook = notebook_file(config.model, config.stage)
     return Fingerprint(
         config=config.cache_fields(config.stage),
@@ -50,32 +50,34 @@ def _cells_digest(notebook: Path, _: str) -> str:
 
 def _report_inputs(config: StageConfig) -> dict[str, str]:
     base = results_folder(config)
-    found = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
+    results = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
     published = ROOT / "params" / "published" / f"{config.model}.csv"
-    return {display_path(path): file_digest(path) for path in (*found, published) if path.exists()}
+    return {
+        display_path(path): file_digest(path) for path in (*results, published) if path.exists()
+    }
 
 
 def files_read(stage: str = "report") -> dict[str, str]:
-    """Return the SHA-256 of every file of this package that this process read, as it was when the
-    stage's configuration was resolved: a file that is edited meanwhile does not pass for what ran.
+    """Return the SHA-256 of every file of this package that this process read.
 
-    These are the loaded modules, and the files that a module names in `COMPANIONS` because it
-    copies, starts or fills them in instead of importing them. A stage that measures shows its rows
-    by the report's figures and sentences: a change of those is no reason to measure again.
+    The hashes are those from when the stage's configuration was resolved, before later edits. The
+    files are the loaded modules, and those that a module names in `COMPANIONS` because it copies,
+    starts or fills them in. Other stages do not depend on the modules of the report: a change of
+    charts and sentences is no reason to measure again.
     """
     paths = set()
     for name, module in sys.modules.copy().items():
         if name.partition(".")[0] == "helpers" and (file := getattr(module, "__file__", None)):
             path = Path(file).relative_to(ROOT)
             companions = getattr(module, "COMPANIONS", ())
-            paths |= {str(path), *(str(path.parent / each) for each in companions)}
-    known = package_files()
+            paths |= {str(path), *(str(path.parent / companion) for companion in companions)}
+    digests = package_files()
     chosen = sorted(path for path in paths if stage == "report" or not path.startswith(DRAWING))
-    return {path: known.get(path, "new") for path in chosen}
+    return {path: digests.get(path, "new") for path in chosen}
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:
-    """Return in what two fingerprints differ, but for the package's files; empty if in nothing."""
+    """Return the difference between two fingerprints, without modules; empty if there is none."""
     for part, word in PARTS.items():
         old, new = getattr(before, part), getattr(now, part)
         if isinstance(old, str) and old != new:

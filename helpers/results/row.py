@@ -1,4 +1,4 @@
-"""`Row`: a line of `results.csv`, and the part of it that NVIDIA's published tables have."""
+"""Define `Row`, a line of `results.csv`, and its columns that NVIDIA's published tables have."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Quality = Literal[
     "noisy",
     "too few requests",
     "client-bound",
-    "saturated",  # more requests per second than the server can take
+    "saturated",  # the request rate exceeds the server's capacity
     "failed",
     "unstable",  # in results of older schemas
 ]
@@ -33,7 +33,7 @@ def clients_of(concurrency: float) -> str:
 
 
 class Record(BaseModel):
-    """Plain data that does not change and has no other fields than these."""
+    """Immutable data without other fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="null", arbitrary_types_allowed=True
@@ -41,7 +41,7 @@ class Record(BaseModel):
 
 
 class TableRow(Record):
-    """The columns of NVIDIA's published tables, which ours have too; None: not measured."""
+    """The columns of NVIDIA's published tables; None: not measured."""
 
     gpu: str = ""
     model: str = ""
@@ -73,9 +73,10 @@ class TableRow(Record):
 
 
 class Row(TableRow):
-    """A measurement. Its fields are the columns of `results.csv`, in their order: those of the
-    published tables, then ours. What identifies it is filled in when it is saved. Intervals are
-    95% CIs. Unknown columns of older schemas are ignored.
+    """A measurement: its fields are the columns of `results.csv` in order.
+
+    Those of the published tables come first; `save` fills in those that identify the row. Intervals
+    are 95% CIs. Unknown columns of older schemas are ignored.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -121,18 +122,17 @@ class Row(TableRow):
     # latency of a request minus that of an in-process call
     serving_overhead_ms: float | None = None
     # latency of the no-op model, which has the same tensors and computes nothing: the overhead of
-    # Triton, transport and adapter; the residual is what serving adds beyond it
+    # Triton, transport and adapter; the residual is the rest of the serving overhead
     noop_latency_ms: float | None = None
-    noop_reason: str = ""  # why there is none
+    noop_reason: str = ""  # why there is no such latency
     residual_overhead_ms: float | None = None
     residual_overhead_low_ms: float | None = None
     residual_overhead_high_ms: float | None = None
     gflops: float | None = None  # 10^9 operations/s: throughput x operations per sample
-    intensity: float | None = (
-        None  # operations per byte, for the fewest bytes that a sample must move
-    )
+    # operations per byte, for the fewest bytes that a sample must move
+    intensity: float | None = None
     roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks limits
-    roofline_share: float | None = None  # of the throughput at this peak
+    roofline_share: float | None = None  # throughput / throughput at this peak
     # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1
@@ -143,7 +143,7 @@ class Row(TableRow):
     gpu_power_max_w: float | None = None
 
     def point(self, scenario: str) -> str:
-        """Return the name of its requests in the file beside its result."""
+        """Return the name of its requests in the file next to its result."""
         if self.rate:
             return f"rate_{self.rate}"
         if scenario == "offline":

@@ -1,6 +1,6 @@
-"""What a stage leaves behind, as types: `Result` is the content of `<stage>.json`.
+"""Types of a stage's results: `Result` is the content of `<stage>.json`.
 
-A number that is not finite is written as null, because JSON has no other word for it.
+A number that is not finite is written as null, because JSON cannot represent it.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -47,13 +47,13 @@ class ParityCheck(Record):
     precision: str
     reference: str = "reference"  # PyTorch or Keras in fp32; or the converted model
     samples: int
-    differences: tuple[Difference, ...]  # none if it is the file of the check before
+    differences: tuple[Difference, ...]  # empty if its file is that of the previous check
     note: str = ""
 
     @property
     def failure(self) -> str:
         """Return what is wrong, in one line; empty if every output is within its tolerances."""
-        for bad in (each for each in self.differences if not each.ok):
+        for bad in (difference for difference in self.differences if not difference.ok):
             how = "has a different shape" if bad.sample is None else "is not finite"
             if bad.max_difference is not None:
                 how = (
@@ -70,7 +70,7 @@ class ParityCheck(Record):
     @property
     def headline(self) -> str:
         """Return the largest difference from the reference, in standard deviations."""
-        largest = [each.max_difference or 0.0 for each in self.differences]
+        largest = [difference.max_difference or 0.0 for difference in self.differences]
         return f"max difference {max(largest):.1e}" if largest else self.note
 
     def rows(self) -> list[dict[str, Value]]:
@@ -78,25 +78,28 @@ class ParityCheck(Record):
         head: dict[str, Value] = {"check": self.name, "precision": self.precision}
         head |= {"compared with": self.reference, "samples": self.samples}
         columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
-        found = [(each.model_dump(include=columns), each.ok) for each in self.differences]
+        outcomes = [
+            (difference.model_dump(include=columns), difference.ok)
+            for difference in self.differences
+        ]
         return [
             {**head, "result": "passed" if ok else "failed", **values, "reason": self.note}
-            for values, ok in found or [({}, True)]
+            for values, ok in outcomes or [({}, True)]
         ]
 
 
 class Score(Record):
-    """One of the task's metrics, as served and as the reference has it."""
+    """One of the task's metrics, of the served model and of the reference."""
 
     metric: str
-    framework: float  # of the reference
+    framework: float  # the metric of the reference
     served: float
-    bound: float  # required of what is served
+    bound: float  # required of the served model
     better: Literal["higher", "lower"]
 
     @property
     def failure(self) -> str:
-        """Return what is wrong, in one line; empty if the metric is kept."""
+        """Return what is wrong, in one line; empty if the metric is within its bound."""
         if self.served >= self.bound if self.better == "higher" else self.served <= self.bound:
             return ""
         limit = "at least" if self.better == "higher" else "at most"
@@ -113,13 +116,12 @@ class Fingerprint(Record):
     notebook: str  # SHA-256 of the notebook's cells
     versions: dict[str, str]  # of the runtimes
     inputs: dict[str, str]  # SHA-256 or name of each input
-    modules: dict[str, str] = Field(
-        default={}
-    )  # SHA-256 of each file of this package that the stage read
+    # SHA-256 of each file of this package that the stage read
+    modules: dict[str, str] = Field(default={})
 
 
 class Source(Record):
-    """Which source and which command made a result."""
+    """The git commit and the command that made a result."""
 
     git_commit: str
     command: str
@@ -136,7 +138,7 @@ class ArtifactFacts(Record):
 
 
 class GpuState(Record):
-    """The GPU at the start and at the end of a measurement, and what changed meanwhile."""
+    """The GPU at the start and at the end of a measurement, and the changes between."""
 
     start: dict[str, Value]
     end: dict[str, Value]
@@ -149,7 +151,7 @@ class LookupPass(Record):
 
     name: str  # "cold" begins with an empty cache
     batch_size: int
-    hit_rate: float | None = None  # unknown from a server that takes no counters
+    hit_rate: float | None = None  # None if the server has no counters
     default_share: float | None = None
     scores: dict[str, float]
     p50_latency_ms: float
@@ -158,7 +160,7 @@ class LookupPass(Record):
 
     @property
     def row(self) -> dict[str, Value]:
-        """Return its row in a table."""
+        """Return the row of a table."""
         return {
             "cache": self.name,
             "hit rate": self.hit_rate,
@@ -175,7 +177,7 @@ class Peaks(Record):
     gflops: dict[str, float]  # 10^9 operations/s of matrix multiplications, by precision
     memory_gb_s: float  # 10^9 bytes/s, read and written
     library: str
-    seconds: float  # that measuring them took
+    seconds: float  # the duration of measuring them
 
 
 class Measurement(Record):
@@ -183,7 +185,7 @@ class Measurement(Record):
 
     rows: tuple[Row, ...]
     distinct_rows: int
-    # CPU cores that other processes used just before a measurement, at most
+    # the most CPU cores that other processes used just before a measurement
     background_before: float | None
     measuring_seconds: float | None = None  # of the stage, without waiting for an idle machine
     again_seconds: float = 0.0  # of these, for repeated runs; only in older results
@@ -204,17 +206,18 @@ class Measurement(Record):
 
     @property
     def headline(self) -> str:
-        """Return the highest throughput in concurrency mode that is stable or imprecise, and its
-        load; else the highest of all, with its quality.
+        """Return the highest stable or imprecise throughput in concurrency mode, and its load.
+
+        If there is none, return the highest of all, with its quality.
         """
         closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
-        known = [row for row in closed if row.quality in ("stable", "imprecise")]
+        usable = [row for row in closed if row.quality in ("stable", "imprecise")]
         if not closed:
             return "no throughput was measured"
-        best = max(known or closed, key=lambda row: row.throughput or 0)
+        best = max(usable or closed, key=lambda row: row.throughput or 0)
         clients = clients_of(best.concurrency)
-        found = f"{best.throughput:,.1f} samples/s at batch size {best.batch_size}, {clients}"
-        return found if known else f"{found} ({best.quality})"
+        text = f"{best.throughput:,.1f} samples/s at batch size {best.batch_size}, {clients}"
+        return text if usable else f"{text} ({best.quality})"
 
     def frame(self) -> "DataFrame":
         """Return the rows as a table."""
@@ -234,13 +237,13 @@ class Operator(Record):
 
 
 class Profile(Record):
-    """Where the time of a converted model goes, by its runtime's own profiler."""
+    """The time of a converted model by operator, from its runtime's profiler."""
 
     batch_size: int = 0
     threads: int = 0
     operators: tuple[Operator, ...] = ()  # the longest first
-    findings: tuple[str, ...] = ()  # what to notice, in sentences
-    reason: str = ""  # why there is none
+    findings: tuple[str, ...] = ()  # sentences
+    reason: str = ""  # why there is no profile
 
     @property
     def caption(self) -> str:
@@ -250,17 +253,17 @@ class Profile(Record):
         )
 
     def rows(self, most: int = 12) -> list[dict[str, Value]]:
-        """Return one row for each of the longest, for a table, and one for all others."""
-        total = sum(each.ms for each in self.operators) or 1.0
+        """Return one row for each of the longest operators, for a table, and one for the others."""
+        total = sum(op.ms for op in self.operators) or 1.0
         rest = self.operators[most:]
-        found: list[dict[str, Value]] = [
-            {"operator": each.kind, "share": each.ms / total, **each.model_dump(exclude={"kind"})}
-            for each in self.operators[:most]
+        rows: list[dict[str, Value]] = [
+            {"operator": op.kind, "share": op.ms / total, **op.model_dump(exclude={"kind"})}
+            for op in self.operators[:most]
         ]
         if rest:
-            ms, calls = sum(each.ms for each in rest), sum(each.calls for each in rest)
-            found.append({"operator": "others", "share": ms / total, "calls": calls, "ms": ms})
-        return found
+            ms, calls = sum(op.ms for op in rest), sum(op.calls for op in rest)
+            rows.append({"operator": "others", "share": ms / total, "calls": calls, "ms": ms})
+        return rows
 
 
 class Result(Record):

@@ -1,4 +1,4 @@
-"""Finished folders: a manifest with the SHA-256 of every file, made whole or not at all."""
+"""Create artifacts atomically: folders with a manifest that has the SHA-256 of every file."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from helpers.store.lock import locked
 from helpers.store.paths import display_path, outputs
 
 MANIFEST = "manifest.json"
-SHOWN_APART = ("operators", "calls")  # facts that the summary leaves out
+SHOWN_APART = ("operators", "calls")  # metadata that the summary omits
 
 
 class FileRecord(BaseModel, frozen=True):
@@ -38,7 +38,7 @@ class Manifest(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished folder, the records of its files, and what its maker wrote down."""
+    """A finished folder, the records of its files, and its metadata."""
 
     folder: Path
     files: Mapping[str, FileRecord]
@@ -51,7 +51,7 @@ class Artifact:
 
     @property
     def failure(self) -> str:
-        """Return why nothing may be built on it; empty if it may."""
+        """Return why no stage may use it; empty if stages may."""
         return str(self.facts.get("failed") or self.facts.get("red") or "")  # "red" before 0.1.0
 
     @property
@@ -60,7 +60,7 @@ class Artifact:
         return sum(file.size for file in self.files.values()) / 1e6
 
     def summary(self) -> dict[str, JsonValue]:
-        """Return what a reader should know of it."""
+        """Return its metadata, size and files for a reader."""
         return {
             "folder": display_path(self.folder),
             **{name: value for name, value in self.facts.items() if name not in SHOWN_APART},
@@ -76,14 +76,14 @@ def _record(path: Path) -> FileRecord:
 
 
 def _write_manifest(
-    folder: Path, facts: Mapping[str, JsonValue], files: Mapping[str, FileRecord]
+    folder: Path, metadata: Mapping[str, JsonValue], files: Mapping[str, FileRecord]
 ) -> None:
-    manifest = Manifest(schema=1, facts=dict(facts), files=dict(files))
+    manifest = Manifest(schema=1, facts=dict(metadata), files=dict(files))
     write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
 
 
 def find_artifact(folder: Path) -> Artifact | None:
-    """Find the artifact in `folder` by its manifest; None if it has none, or not one of ours."""
+    """Return the artifact in `folder`; None if it has no valid manifest."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
@@ -92,7 +92,7 @@ def find_artifact(folder: Path) -> Artifact | None:
 
 
 def is_unchanged(artifact: Artifact) -> bool:
-    """Return whether files have the size and time of when it was made, without reading them."""
+    """Return whether files have the size and time of the manifest, without reading them."""
     for name, file in artifact.files.items():
         try:
             status = (artifact.folder / name).stat()
@@ -104,31 +104,31 @@ def is_unchanged(artifact: Artifact) -> bool:
 
 
 def is_remote(artifact: Artifact) -> bool:
-    """Return whether only the manifest is here: the files lie on the machine that made them."""
+    """Return whether only the manifest is on this machine, and the files are on another."""
     return not any((artifact.folder / name).exists() for name in artifact.files)
 
 
 def verify(artifact: Artifact) -> Artifact:
-    """Hash every file again; raise `ArtifactError` on a change, and remove its manifest then."""
+    """Hash every file again; on a change, remove the manifest and raise `ArtifactError`."""
     for name, file in artifact.files.items():
         path = artifact.folder / name
-        found = file_digest(path) if path.is_file() else "gone"
-        if found != file.sha256:
+        actual = file_digest(path) if path.is_file() else "gone"
+        if actual != file.sha256:
             (artifact.folder / MANIFEST).unlink(missing_ok=True)
             raise ArtifactError(
-                f"{display_path(path)} changed on disk: SHA-256 is {found[:12]} instead of "
+                f"{display_path(path)} changed on disk: SHA-256 is {actual[:12]} instead of "
                 f"{file.sha256[:12]}. Run again to rebuild it."
             )
     return artifact
 
 
 def mark_failed(artifact: Artifact, reason: str) -> None:
-    """Write into the manifest that nothing may be built on this artifact, and why."""
+    """Write into the manifest why no stage may use this artifact."""
     _write_manifest(artifact.folder, {**artifact.facts, "failed": reason}, artifact.files)
 
 
 def remove_artifact(folder: Path) -> None:
-    """Remove the artifact in `folder`; one that is removed in part counts as not there."""
+    """Remove the artifact in `folder`, its manifest first: without it there is no artifact."""
     with report_write_errors(folder):
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -136,23 +136,23 @@ def remove_artifact(folder: Path) -> None:
 
 @contextmanager
 def create_artifact(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
-    """Make an artifact whole or not at all: yields an empty temporary folder and the facts to fill.
+    """Create an artifact atomically; yield an empty temporary folder and the metadata to fill.
 
-    At the end of the block every file is hashed, the manifest written and the folder renamed to
-    `folder`. What lies in the outputs folder is made under its lock: raises `WorkspaceError` if
-    another run holds it.
+    At the end of the block it hashes every file, writes the manifest and renames the folder to
+    `folder`. An artifact in the outputs folder needs its lock: raises `WorkspaceError` if another
+    run holds it.
     """
-    facts: dict[str, JsonValue] = {}
+    metadata: dict[str, JsonValue] = {}
     is_output = folder.is_relative_to(outputs())
     with locked(outputs()) if is_output else nullcontext(), report_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_name(folder)
         temporary.mkdir()
         try:
-            yield temporary, facts
+            yield temporary, metadata
             paths = sorted(path for path in temporary.rglob("*") if path.is_file())
             files = {str(path.relative_to(temporary)): _record(path) for path in paths}
-            _write_manifest(temporary, facts, files)
+            _write_manifest(temporary, metadata, files)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
         finally:

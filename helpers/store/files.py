@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and one clear line when they cannot be."""
+"""Write files atomically, with an error of one line if that fails."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ USER_FIXABLE = (
 
 @contextmanager
 def report_write_errors(path: Path) -> Iterator[None]:
-    """Turn errors of writing to `path` that a user can fix into one line each."""
+    """Raise `WorkspaceError` with one line for errors of writing to `path` that a user can fix."""
     try:
         yield
     except OSError as error:
@@ -32,14 +32,15 @@ def report_write_errors(path: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a hidden name beside `path` for what will be renamed to it. What is made under this
-    name has the permissions that the user's umask leaves, unlike what `tempfile` makes.
+    """Return a hidden name next to `path` for a file or folder that will be renamed to it.
+
+    Unlike those of `tempfile`, it has the permissions of the user's umask.
     """
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def write_atomic(path: Path, content: str | bytes) -> Path:
-    """Write a file whole or not at all: a temporary file in its folder, then a rename."""
+    """Write a file atomically: write a temporary file in its folder, then rename it."""
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_name(path)
@@ -48,14 +49,14 @@ def write_atomic(path: Path, content: str | bytes) -> Path:
                 file.write(content.encode() if isinstance(content, str) else content)
             os.replace(temporary, path)
         except BaseException:
-            with suppress(OSError):  # a signal came after the rename, or it was not made
+            with suppress(OSError):  # a signal came after the rename, or before the file existed
                 os.unlink(temporary)
             raise
     return path
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """Link `target` to `source`, or copy where the file system has no hard links."""
+    """Hard-link `target` to `source`; copy it if the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""SHA-256 of plain data and of files, and a quick way to tell whether a user's files changed."""
+"""Hash plain data and files by SHA-256, and detect quickly whether a user's files changed."""
 
 import hashlib
 import json
@@ -21,9 +21,7 @@ def file_digest(path: Path) -> str:
 
 
 def known_digest(path: Path) -> str:
-    """Return the SHA-256 of a file that many callers need; it is read again once its size or time
-    has changed.
-    """
+    """Return the SHA-256 of a file, cached until its size or time changes."""
     status = path.stat()
     return _known(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -35,8 +33,9 @@ def _known(path: Path, *_: int) -> str:
 
 @cache
 def content_name(path: str) -> str:
-    """Return a name of a user's files that does not depend on their place: their fingerprint, or
-    `path` as it is if nothing is there. Asked once in a process, so that keys do not change in it.
+    """Return the fingerprint of a user's files, which does not depend on their path.
+
+    If no file exists, return `path`. The cache keeps keys unchanged during a process.
     """
     try:
         return fingerprint(from_root(path))
@@ -45,15 +44,18 @@ def content_name(path: str) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Hash the names, sizes and times of a user's file or folder, but neither place nor content.
+    """Hash the names, sizes and times of a user's files, but not their path or content.
+
     Raises `DataError`.
     """
     try:
         if not path.exists():
             raise DataError(f"{display_path(path)}: no such file or folder")
         entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found = ((str(each.relative_to(path)), each.stat()) for each in entries if each.is_file())
-        return digest([(name, status.st_size, status.st_mtime_ns) for name, status in found])
+        files = (
+            (str(entry.relative_to(path)), entry.stat()) for entry in entries if entry.is_file()
+        )
+        return digest([(name, status.st_size, status.st_mtime_ns) for name, status in files])
     except OSError as error:
         raise DataError(f"{display_path(path)}: cannot be read: {error}") from None
 
@@ -61,7 +63,8 @@ def fingerprint(path: Path) -> str:
 @cache
 def package_files() -> dict[str, str]:
     """Return the SHA-256 of every source file of this package at the first call in this process.
-    `resolve` makes that call, so that a file which is edited while a stage runs keeps its old hash.
+
+    `resolve` makes that call, so that a file that is edited while a stage runs keeps its old hash.
     """
     return {
         str(path.relative_to(ROOT)): file_digest(path)

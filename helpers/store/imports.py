@@ -1,17 +1,17 @@
-"""Imports that leave out what takes long and is not needed."""
+"""Skip imports that take long and are not needed."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# jsonschema takes it along to check addresses, of which a notebook has none; it compiles grammars
-# for a second
+# jsonschema imports it to check addresses, which notebooks do not have. Compiling its grammars
+# takes 1 s
 GRAMMARS = "rfc3987_syntax"
 
 
 @contextmanager
 def block_import(name: str) -> Iterator[None]:
-    """Hide the package `name` from what the block imports, unless it has been imported."""
+    """Hide the package `name` from the imports of the block, unless it is already imported."""
     if name in sys.modules:
         yield
         return

@@ -1,4 +1,4 @@
-"""The lock on an outputs folder: one run at a time, and what killed ones left is removed."""
+"""Lock an outputs folder for one run at a time, and remove the leftovers of killed runs."""
 
 import os
 import re
@@ -15,21 +15,21 @@ from helpers.errors import DeploymentError, WorkspaceError
 from helpers.store.files import report_write_errors
 from helpers.store.paths import display_path
 
-LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command: it holds the lock for them
+LOCKED_VARIABLE = "TRITON_NOTEBOOKS_LOCKED"  # set by the batch command, which holds the lock
 LOCK = ".lock"
-TEMPORARY = "triton-"  # how temporary folders of this package begin
+TEMPORARY = "triton-"  # the prefix of this package's temporary folders
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # the dynamic linker expands dollars, a shell more
-LONGEST = 80  # characters of its parent: a socket's path may have 107
-MOMENT_SECONDS = 1.0  # a notebook that begins or saves has the lock for some milliseconds
-FULL_BYTES = 16384  # and less: what a disk has left that could take no more
-YOUNG_SECONDS = 60  # its maker may not have locked such a folder yet
+LONGEST = 80  # characters of a parent folder: a socket's path may have 107
+MOMENT_SECONDS = 1.0  # a notebook that starts or saves holds the lock for some milliseconds
+FULL_BYTES = 16384  # a disk with no more free bytes is full
+YOUNG_SECONDS = 60  # a younger folder may not be locked yet
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the outputs folder; raise `WorkspaceError` if another process does, or it is no folder.
+    """Lock the outputs folder; raise `WorkspaceError` if another process holds it or it is a file.
 
-    The lock ends with the process. A process may enter again; the batch command's kernels may too.
+    The lock ends with the process. The process, and kernels of the batch command, may enter again.
     """
     if os.environ.get(LOCKED_VARIABLE):
         yield
@@ -50,7 +50,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_unlocked(folder: Path) -> None:
-    """Raise `WorkspaceError` if another process holds the folder: a stage would fail at its end."""
+    """Raise `WorkspaceError` if another process holds the folder, as a stage would fail later."""
     if (folder / LOCK).exists():
         with locked(folder):
             pass
@@ -58,11 +58,11 @@ def require_unlocked(folder: Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a temporary folder for the time of the block. Its path is short and has no character
-    that a shell interprets: Triton starts programs by a shell, and a socket's path is limited.
+    """Create a temporary folder for the block.
 
-    It is locked, so that `clear_leftovers` can tell it from one whose maker was killed. Raises
-    `WorkspaceError` where there is no place for one, or its disk is full when the block fails.
+    Its path is short, as a socket's path is limited. It has no character that a shell interprets,
+    as Triton starts programs by a shell. Its lock shows `clear_leftovers` that it is in use. Raises
+    `WorkspaceError` if no folder can have one, or if its disk is full when the block fails.
     """
     for base in _temporary_places():
         is_fit = PLAIN.fullmatch(base) and len(base) < LONGEST
@@ -86,7 +86,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def has_room(folder: str | Path) -> bool:
-    """Return whether more than nothing can be written to the disk of a folder."""
+    """Return whether the disk of a folder has free space."""
     return shutil.disk_usage(folder).free > FULL_BYTES
 
 
@@ -95,11 +95,10 @@ def _temporary_places() -> list[str]:
 
 
 def clear_leftovers(outputs: Path) -> None:
-    """Remove the temporary folders of processes that were killed, and give folders of artifacts
-    their name of today; the caller holds `outputs`.
+    """Remove the temporary folders of killed processes, and rename old folders of artifacts.
 
-    Those of `create_artifact` lie in `outputs`: only who holds it makes one. Those in TMPDIR may
-    belong to a run on another outputs folder, which then holds a lock in each.
+    The caller holds `outputs`, and so no other process creates artifacts in it. Folders in TMPDIR
+    may belong to a run on another outputs folder, which then holds a lock in each.
     """
     for path in outputs.glob("*/artefacts"):
         if not path.with_name("artifacts").exists():
@@ -107,9 +106,9 @@ def clear_leftovers(outputs: Path) -> None:
     for path in (*outputs.glob("data/.*"), *outputs.glob("*/artifacts/.*")):
         if path.is_dir() and re.fullmatch(r"\..+\.[a-z0-9_]{8}", path.name):
             shutil.rmtree(path, ignore_errors=True)
-    places = (Path(each) for each in _temporary_places())
-    for path in (path for place in places for path in place.glob(f"{TEMPORARY}*/{LOCK}")):
-        with suppress(Timeout, OSError):  # it is in use, or somebody else's
+    bases = (Path(base) for base in _temporary_places())
+    for path in (path for base in bases for path in base.glob(f"{TEMPORARY}*/{LOCK}")):
+        with suppress(Timeout, OSError):  # it is in use, or another user's
             status = path.stat()
             if status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS:
                 with FileLock(path, timeout=0):

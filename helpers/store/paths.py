@@ -1,4 +1,4 @@
-"""Where the project and its outputs are, and how a path is displayed.
+"""Return the paths of the project and its outputs, and display paths.
 
 outputs/data/<key>/                               data sets, checkpoints, references
 outputs/<target>/artifacts/<key>/                 exports, conversions, repositories
@@ -18,7 +18,7 @@ def outputs() -> Path:
 
 
 def from_root(path: str) -> Path:
-    """Resolve a user's path; a relative one starts at the project's root, wherever a kernel did."""
+    """Resolve a user's path; a relative one starts at the project's root."""
     return ROOT / os.path.expanduser(path)
 
 

@@ -1,4 +1,4 @@
-"""Many machines: a run whose stages go to the workers that have their targets, on Dask."""
+"""Run stages on the machines of a Dask cluster that offer their targets."""
 
 import lazy_loader
 

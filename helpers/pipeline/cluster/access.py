@@ -1,7 +1,7 @@
-"""How the machines of a cluster reach each other: addresses, and the one file that lets them in.
+"""Connect the machines of a cluster: addresses, and the key file that authenticates them.
 
-Whoever reaches a Dask scheduler can run code on its workers. So between machines everything is
-encrypted, and both ends show the certificate of one file, which the scheduler writes.
+Anyone who reaches a Dask scheduler can run code on its workers. So connections between machines are
+encrypted, and both ends present the certificate of one file, which the scheduler writes.
 """
 
 import os
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 KEY_FILE = "cluster.pem"  # in the outputs folder of the scheduler
 WORKER_TIMEOUT_VARIABLE = "TRITON_NOTEBOOKS_WORKER_TIMEOUT"  # set by the user, in seconds
 WORKER_TIMEOUT_SECONDS = 20.0
-LEAST_TCP_SECONDS = 12.0  # that Dask takes
+LEAST_TCP_SECONDS = 12.0  # the smallest value that Dask accepts
 LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
 ROLES = ("client", "scheduler", "worker")
 
 
 def worker_timeout() -> float:
-    """Return after how many seconds a machine that is not heard of counts as cut off.
+    """Return the seconds without contact after which a machine counts as disconnected.
 
     Raises `ParameterError` if the user's variable is not a positive number.
     """
-    given = os.environ.get(WORKER_TIMEOUT_VARIABLE, "")
+    value = os.environ.get(WORKER_TIMEOUT_VARIABLE, "")
     try:
-        seconds = float(given or WORKER_TIMEOUT_SECONDS)
+        seconds = float(value or WORKER_TIMEOUT_SECONDS)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < inf:
         raise ParameterError(
-            f"Invalid {WORKER_TIMEOUT_VARIABLE} '{given}'. Use a number of seconds."
+            f"Invalid {WORKER_TIMEOUT_VARIABLE} '{value}'. Use a number of seconds."
         )
     return seconds
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's address can be reached from this machine only."""
+    """Return whether only this machine can reach a host's address."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
@@ -53,9 +53,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """How a scheduler is reached: its address, the file that lets us in, and whether a connection
-    that leaves this machine may be plain.
-    """
+    """The address of a scheduler, the key file, and whether remote connections may skip TLS."""
 
     address: str
     key: Path | None = None
@@ -64,7 +62,7 @@ class Access:
     @property
     def host(self) -> str:
         """Return the host of an address such as tls://10.0.0.1:8786; raise `ParameterError`."""
-        with suppress(ValueError):  # of a port that is no number
+        with suppress(ValueError):  # the port is not a number
             parts = urlsplit(self.address)
             if parts.scheme in ("tls", "tcp") and parts.hostname and parts.port is not None:
                 return parts.hostname
@@ -74,10 +72,10 @@ class Access:
 
     @property
     def security(self) -> "Security":
-        """Return what encrypts the connection.
+        """Return Dask's settings of the encryption.
 
-        Raises `ParameterError` where a key is missing, or where a plain connection would leave this
-        machine and nothing says that it may.
+        Raises `ParameterError` if a key is missing, or if a connection to another machine has no
+        TLS and `insecure` is not set.
         """
         configure()  # Dask sets its loggers when it is imported
         from distributed.security import Security
@@ -98,24 +96,27 @@ class Access:
 
 
 def write_key(path: Path) -> Path:
-    """Write the file that lets machines in, a new key and its certificate for a year, unless it is
-    there; only its owner can read it.
+    """Write a new key and its certificate for a year, unless the file exists; return its path.
+
+    Only its owner can read the file.
     """
     from distributed.security import Security
 
     if not path.exists():
-        made = Security.temporary()
+        credentials = Security.temporary()
         with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                file.write(f"{made.tls_client_key}{made.tls_client_cert}")
+                file.write(f"{credentials.tls_client_key}{credentials.tls_client_cert}")
     return path
 
 
 def configure() -> None:
-    """Set what every process of a cluster needs of Dask: nothing is run a second time, nothing is
-    moved, nothing measures beside us, and a connection that is cut is noticed soon.
+    """Configure Dask in every process of a cluster.
+
+    It must not run tasks twice, move them, or profile during a measurement, and must detect a lost
+    connection soon.
     """
     import dask
 
@@ -134,6 +135,6 @@ def configure() -> None:
             "distributed.diagnostics.nvml": False,
             "distributed.comm.timeouts.tcp": tcp,
             "distributed.comm.timeouts.connect": seconds,
-            "logging": dict.fromkeys(LOGGERS, "critical"),  # we say what matters
+            "logging": dict.fromkeys(LOGGERS, "critical"),  # this package reports errors
         }
     )

@@ -1,4 +1,4 @@
-"""What a machine offers a cluster: the targets that it can run, and what it is."""
+"""Describe what a machine offers a cluster: its hardware, and the targets that it can run."""
 
 from collections.abc import Iterable
 
@@ -12,9 +12,7 @@ TARGET = "target:"  # prefix of a target as a Dask resource
 
 
 def targets() -> list[str]:
-    """Return the targets that this machine can run: of the parameter files here those for its GPU,
-    else those for a CPU.
-    """
+    """Return the targets that this machine can run: those for its GPU, else those for a CPU."""
     try:
         name = machine.this_gpu().name
     except DeploymentError:
@@ -22,22 +20,22 @@ def targets() -> list[str]:
     matching: dict[str, None] = {}
     for path in sorted(FILES.glob("*.yaml")):
         try:
-            given = read_file(path)
+            parameters = read_file(path)
         except ParameterError:
             continue
-        gpu, device = given.file.gpu, given.file.device
+        gpu, device = parameters.file.gpu, parameters.file.device
         if machine.matches_target(name, gpu) if name else device == "cpu":
-            matching |= dict.fromkeys(names(given))
+            matching |= dict.fromkeys(names(parameters))
     return [*matching]
 
 
-def names(given: Parameters) -> list[str]:
-    """Return what a worker must offer to run a parameter file: its target, or its GPU."""
-    return [given.target, *([given.file.gpu] if given.file.device == "gpu" else [])]
+def names(parameters: Parameters) -> list[str]:
+    """Return the names of which a worker must offer one to run a parameter file: target and GPU."""
+    return [parameters.target, *([parameters.file.gpu] if parameters.file.device == "gpu" else [])]
 
 
 def description() -> str:
-    """Return what this machine is in words, not what it is called."""
+    """Return a description of this machine's hardware, without its host name."""
     about = provenance.machine("", "gpu")
     processor, cores = about["host_processor_model_name"], about["host_processor_vcpu_count"]
     gpu = f"{about['accelerator_model_name']}, " if about["accelerators_per_node"] else ""

@@ -1,7 +1,7 @@
-"""Preparing large public raw files on the workers of a cluster, which see them on one disk.
+"""Prepare large public raw files on the workers of a cluster, which see them on a shared disk.
 
-Unlike stages, these calls may be made again: each leaves its files whole or not at all, and gives
-the same bytes anywhere. So Dask may place them as it likes, and repeat one whose worker is lost.
+Unlike stages, Dask may run these calls on any worker, and again if a worker is lost. Each writes
+its files atomically, with the same bytes on any machine.
 """
 
 import shutil
@@ -23,12 +23,12 @@ from helpers.pipeline.cluster.access import Access
 from helpers.pipeline.cluster.workers import Workers, ask_all, joined
 from helpers.store import create_artifact, display_path, from_root, locked
 
-AGAIN = 3  # times that a call may be repeated whose worker was lost
+AGAIN = 3  # retries of a call whose worker was lost
 
 
 @dataclass
 class Spread:
-    """Makes calls on the workers that see what they need."""
+    """Makes calls on the workers that see the required paths."""
 
     workers: Workers
     addresses: list[str]
@@ -37,7 +37,7 @@ class Spread:
     def __call__(
         self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
     ) -> Sequence[Answer]:
-        """Make the calls, and return their answers in order; raise what one of them raised."""
+        """Make the calls, and return their answers in order; raise the error of one that failed."""
         from helpers.pipeline.cluster.tasks import call
 
         began, client = time.monotonic(), self.workers.client
@@ -52,7 +52,7 @@ class Spread:
         try:
             answers: list[Answer] = client.gather(futures)
         except CancelledError:
-            self.workers.refresh()  # it says that the scheduler is gone
+            self.workers.refresh()  # it raises if the scheduler is lost
             raise
         finally:
             client.cancel(futures)
@@ -64,49 +64,48 @@ class Spread:
 def prepare(
     path: Path, outputs: Path, model: str, *, access: Access, experiment: str = "", say: Lines
 ) -> None:
-    """Prepare the raw files that an experiment's `dataset` names, by default the model's first
-    one's, into the outputs folder, where the run of any target finds them.
+    """Prepare the raw files of an experiment's `dataset` in the outputs folder for all targets.
 
-    Raises `ParameterError` if they are none that are prepared so, and `ClusterError` if no worker
-    sees the outputs folder by the same path.
+    The experiment is by default the model's first. Raises `ParameterError` for a data set without
+    such a preparation, and `ClusterError` if no worker sees the outputs folder under the same path.
     """
-    given = read_file(path)
-    select(given, [model], [experiment] if experiment else [])
-    config = configure(given, model, experiment, "export")
+    parameters = read_file(path)
+    select(parameters, [model], [experiment] if experiment else [])
+    config = configure(parameters, model, experiment, "export")
     assert isinstance(config, ExportConfig)
     parts, source = models.get(model).raw_parts, from_root(config.dataset)
-    raw, place = models.raw(model), dataset_place(config)
-    if parts is None or raw is None or place.made is None or not raw.holds_raw(source):
+    raw, dataset = models.raw(model), dataset_place(config)
+    if parts is None or raw is None or dataset.made is None or not raw.holds_raw(source):
         known = ", ".join(name for name in models.names() if models.get(name).raw_parts)
         raise ParameterError(
             f"The dataset '{config.dataset}' of {model} has no raw files to prepare on a cluster. "
             f"Set the dataset to a folder of raw files; the models are {known}."
         )
-    if not place.is_missing:
-        say(f"{display_path(place.made)} is already prepared")
+    if not dataset.is_missing:
+        say(f"{display_path(dataset.made)} is already prepared")
         return
-    scratch = place.made.with_name(f"{place.made.name}.parts")
+    scratch = dataset.made.with_name(f"{dataset.made.name}.parts")
     with joined(access, outputs) as workers, locked(outputs):
         workers.refuse_others([worker.targets for worker in workers])
         spread = Spread(workers, _seeing(workers, [workers.probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
-        for left in (scratch / "result").rglob(".*"):  # of a worker that was killed
+        for left in (scratch / "result").rglob(".*"):  # of killed workers
             left.unlink()
-        with create_artifact(place.made) as (folder, _):
+        with create_artifact(dataset.made) as (folder, _):
             for part in (scratch / "result").iterdir():
                 part.rename(folder / part.name)
         shutil.rmtree(scratch)
-    say(f"{display_path(place.made)} is prepared")
+    say(f"{display_path(dataset.made)} is prepared")
 
 
 def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
-    """Choose the workers that see all of the paths."""
+    """Return the workers that see all of the paths."""
     from helpers.pipeline.cluster.tasks import see
 
     names = [str(path) for path in paths]
-    answers = ask_all(workers.client, workers.addresses, see, names)
-    if found := [address for address, sees in answers.items() if sees]:
-        return found
-    places = " and ".join(names)
-    raise ClusterError(f"No worker can read {places}. Put both on a disk that all machines share.")
+    visibility = ask_all(workers.client, workers.addresses, see, names)
+    if addresses := [address for address, is_visible in visibility.items() if is_visible]:
+        return addresses
+    text = " and ".join(names)
+    raise ClusterError(f"No worker can read {text}. Put both on a disk that all machines share.")

@@ -1,8 +1,8 @@
-"""The process in which a worker runs a group of stages: the ordinary run, in the worker's folder.
+"""Run a group of stages of a worker in a process of its own, in the worker's outputs folder.
 
-The worker starts it with `run_process`. The task comes as a line of JSON on its standard input;
-what the run does goes out as lines of JSON. If the input closes, or SIGINT comes, the run ends as
-by Ctrl-C and so does this process.
+The worker starts it with `run_process`. It reads the task as a line of JSON from its standard
+input, and writes the events of the run as lines of JSON. If the input closes, or on SIGINT, the run
+ends as by Ctrl-C, and so does the process.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from helpers.errors import DeploymentError, WorkspaceError
 from helpers.pipeline import Job, read_plans, run_plans
 from helpers.store import LOCKED_VARIABLE, outputs, temporary_folder
 
-END_SECONDS = 20.0  # that ending a stage may take
+END_SECONDS = 20.0  # the time limit for the end of a stage
 POLL_SECONDS = 0.1
 COMMAND = (sys.executable, "-W", "ignore", "-m", "helpers.pipeline.cluster.process")
 KILLED = "The worker process was killed, probably out of memory. Run again."
@@ -34,10 +34,10 @@ def run_process(
     tell: Callable[[Mapping[str, object]], None],
     is_wanted: Callable[[], bool],
 ) -> None:
-    """Run the group of a task in a process of its own, pass on its events, the last of which says
-    why nothing more will come, and end it once it is no longer wanted.
+    """Run the group of a task in a process of its own, and pass its events to `tell`.
 
-    In an outputs folder that is the submitter's too, it needs no lock: the submitter holds it.
+    The last event has the reason of its end. The process ends early once it is no longer wanted.
+    In an outputs folder that it shares with the submitting machine, that machine holds the lock.
     """
     last: dict[str, object] = {"over": True, "error": KILLED}
     variables = {LOCKED_VARIABLE: "1"} if task["is_shared"] else {}
@@ -49,7 +49,7 @@ def run_process(
             (last.update if "over" in event else tell)(event)
 
     with (
-        suppress(BrokenPipeError),  # it has ended before it read the task
+        suppress(BrokenPipeError),  # the process ended before it read the task
         subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ def run_process(
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """End a process as Ctrl-C does, and kill it if that does not help."""
+    """End a process as Ctrl-C does, and kill it after `END_SECONDS`."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(END_SECONDS)
@@ -84,11 +84,11 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 class Events(Lines):
-    """Writes what the run does as lines of JSON."""
+    """Writes the events of the run as lines of JSON."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # anything else that is printed is no event
+        os.dup2(2, 1)  # other output is not an event
         self._line = ""
 
     def send(self, **event: object) -> None:
@@ -96,7 +96,7 @@ class Events(Lines):
         print(json.dumps(event), file=self._out, flush=True)
 
     def __call__(self, line: str) -> None:
-        if line.startswith("["):  # what became of a stage, which is told when its state is
+        if line.startswith("["):  # the outcome of a stage, which `ended` sends with its state
             self._line = line
         else:
             self.send(line=line)
@@ -114,7 +114,7 @@ class Events(Lines):
 
     @contextmanager
     def alone(self, job: Job) -> Iterator[None]:
-        """Hold this host for a job: alone if it measures, with others if not."""
+        """Lock this host for a job: exclusively if it measures, else shared."""
         with host_lock(measures(job), lambda why: self.send(waits=job.name, why=why)):
             yield
 
@@ -126,9 +126,9 @@ def measures(job: Job) -> bool:
 
 @contextmanager
 def host_lock(alone: bool, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold this host for the block, alone or with others; `tell` is told why that must wait.
+    """Lock this host for the block, exclusively or shared; `tell` gets the reason of a wait.
 
-    The lock ends with its process, and holds for all workers of a user.
+    The lock ends with its process, and applies to all workers of a user.
     """
     kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     path = LOCK_FOLDER / f"triton-notebooks-{os.getuid()}.host"
@@ -145,7 +145,7 @@ def host_lock(alone: bool, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the group of the task, and write at last why nothing more will come."""
+    """Run the group of the task, and write the reason of its end as the last event."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also as a background process
     events, task = Events(), json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
@@ -158,10 +158,10 @@ def main() -> None:
                 plans = read_plans([path], [task["model"]], task["experiments"], task["stages"])
             how = {"command": task["command"], "guard": events.alone}
             run_plans(plans, outputs(), task["force"], task["cell_seconds"], events, **how)
-        except WorkspaceError as found:
-            error = f"on the worker: {found}"
-        except DeploymentError as found:
-            error = str(found)
+        except WorkspaceError as failure:
+            error = f"on the worker: {failure}"
+        except DeploymentError as failure:
+            error = str(failure)
         events.send(over=True, error=error)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler: the one address that workers and submitters know."""
+"""Run the scheduler, to which workers and submitting machines connect."""
 
 import asyncio
 from pathlib import Path
@@ -9,10 +9,10 @@ from helpers.pipeline.cluster import access
 
 
 def serve_scheduler(host: str, port: int, outputs: Path, insecure: bool, say: Lines) -> None:
-    """Run a Dask scheduler until Ctrl-C, and say how to join it.
+    """Run a Dask scheduler until Ctrl-C, and print how to join it.
 
-    Beyond this machine it is encrypted, unless `insecure`, with a key that is written into
-    `outputs`. Raises `ClusterError` if the port is taken.
+    Connections from other machines use TLS, unless `insecure`, with a key that is written into
+    `outputs`. Raises `ClusterError` if the port is in use.
     """
     access.configure()
     is_plain = insecure or access.is_loopback(host)
@@ -23,22 +23,22 @@ def serve_scheduler(host: str, port: int, outputs: Path, insecure: bool, say: Li
 async def _serve(protocol: str, host: str, port: int, key: Path | None, say: Lines) -> None:
     from distributed import Scheduler
 
-    own = access.Access(f"{protocol}://{host}:{port}", key, insecure=True)
+    local_access = access.Access(f"{protocol}://{host}:{port}", key, insecure=True)
     try:
         scheduler = await Scheduler(
             host=host,
             port=port,
             protocol=protocol,
-            security=own.security,
+            security=local_access.security,
             dashboard_address="127.0.0.1:0",
         )
     except (OSError, RuntimeError) as error:
         line = " ".join(str(error).split())
         raise ClusterError(f"the scheduler cannot listen on {host}:{port}: {line}") from error
     async with scheduler:
-        given = f" --key {key}" if key else ""
+        option = f" --key {key}" if key else ""
         say(f"scheduler at {scheduler.address}; press Ctrl-C to stop")
         if key:
             say(f"Copy {key} to every machine. Keep it secret: it lets anyone run code there.")
-        say(f"On each machine, run: triton-notebooks worker {scheduler.address}{given}")
+        say(f"On each machine, run: triton-notebooks worker {scheduler.address}{option}")
         await scheduler.finished()

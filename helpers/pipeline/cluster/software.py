@@ -1,7 +1,7 @@
-"""Whether two machines have the same software: Python, the lock's packages, this package's source.
+"""Compare the software of two machines: Python, the lock's packages, and this package's source.
 
-A stage's fingerprint has these versions and hashes, so that what one machine made with others would
-be stale on the next.
+A stage's fingerprint has these versions and hashes: with other ones, a result of one machine would
+be outdated on the next.
 """
 
 import platform
@@ -15,7 +15,7 @@ LOCK = ROOT / "docker/requirements.lock"
 
 
 def software() -> dict[str, str]:
-    """Return what this machine has: versions by package, and the hash of each source file."""
+    """Return the versions of this machine's packages, and the hash of each source file."""
     lines = LOCK.read_text().splitlines() if LOCK.exists() else []
     names = [line.partition("==")[0] for line in lines if "==" in line]
     source = sorted((ROOT / "helpers").rglob("*.py"))
@@ -29,9 +29,7 @@ def software() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Return in one line in what another machine's software differs from ours; empty if in
-    nothing.
-    """
+    """Return how another machine's software differs from ours, in one line; empty if equal."""
     names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
     packages = [name for name in names if "/" not in name]
     if not names:
@@ -40,15 +38,15 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     first, more = named[0], f" and {len(named) - 1} more" if len(named) > 1 else ""
     if not packages:
         return f"a different version of {first}{more}"
-    has, wanted = theirs.get(first) or "none", ours.get(first) or "none"
-    return f"{first} {has} instead of {wanted}{more}"
+    has, expected = theirs.get(first) or "none", ours.get(first) or "none"
+    return f"{first} {has} instead of {expected}{more}"
 
 
 def _version(name: str) -> str:
-    """Return a package's version without the local part, such as +cpu, which other builds lack."""
-    for each in (name, f"{name}-gpu"):  # a package's other build has the same version
+    """Return a package's version without its local part, such as +cpu, which other builds lack."""
+    for candidate in (name, f"{name}-gpu"):  # a package's other build has the same version
         try:
-            return version(each).partition("+")[0]
+            return version(candidate).partition("+")[0]
         except PackageNotFoundError:
             continue
     return ""

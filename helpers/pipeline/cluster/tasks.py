@@ -1,4 +1,4 @@
-"""The functions that run inside a worker: a group of stages, and questions and files beside it."""
+"""Functions that run in a worker: a group of stages, and queries and transfers in parallel."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,10 @@ def run_group(
     done: Mapping[str, bytes],
     sources: Sequence[str],
 ) -> None:
-    """Run a group of stages, a Dask task; what happens is logged on `topic` with its `number`.
+    """Run a group of stages as a Dask task; log its events on `topic` with its `number`.
 
-    Before, take over the results `done`, and copy the `artifacts` that are missing here from the
-    workers `sources`.
+    First write the results `done`, and copy the `artifacts` that are missing on this machine from
+    the workers `sources`.
     """
     worker, is_wanted = get_worker(), _wanted()
 
@@ -37,7 +37,7 @@ def run_group(
 
     transfer.take(outputs(), done)
     if sources and (missing := transfer.lacking(outputs(), artifacts)):
-        with suppress(ClusterError):  # of a worker that is lost meanwhile
+        with suppress(ClusterError):  # a worker was lost
             for line in transfer.pull_missing(get_client(), sources, outputs(), missing):
                 tell({"sent": line})
     if not is_wanted():
@@ -46,7 +46,7 @@ def run_group(
 
 
 def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
-    """Make a call of a preparation, when nobody measures on this host; a Dask task."""
+    """Make a call of a preparation as a Dask task, once no measurement runs on this host."""
     is_wanted = _wanted()
     with host_lock(False, lambda _: None):
         if not is_wanted():
@@ -55,7 +55,7 @@ def call(do: Callable[..., object], arguments: Sequence[object]) -> object:
 
 
 def _wanted() -> Callable[[], bool]:
-    """Return a function that tells whether the task which calls this is still to go on."""
+    """Return a function that returns whether the calling task must continue."""
     worker = get_worker()
     key = worker.get_current_task()
 
@@ -66,11 +66,11 @@ def _wanted() -> Callable[[], bool]:
     return is_wanted
 
 
-# The following functions run beside a task, by `Client.run`.
+# `Client.run` calls the following functions while a task runs.
 
 
 def about(probe: str) -> dict[str, object]:
-    """Return what the submitter must know of this worker."""
+    """Return the description and software of this worker, and whether it sees the file `probe`."""
     return {
         "description": capabilities.description(),
         "software": software(),
@@ -79,10 +79,10 @@ def about(probe: str) -> dict[str, object]:
 
 
 def see(paths: Sequence[str]) -> bool:
-    """Return whether this worker sees all of some files."""
+    """Return whether this worker sees all of these files."""
     return all(Path(path).exists() for path in paths)
 
 
 async def in_outputs(do: Callable[..., object], *arguments: object) -> object:
-    """Call a function of `transfer` in this worker's outputs folder, in a thread beside a task."""
+    """Call a function of `transfer` in this worker's outputs folder, in a thread of its own."""
     return await asyncio.to_thread(do, outputs(), *arguments)

@@ -1,4 +1,4 @@
-"""A worker: it joins a scheduler, offers what its machine is, and joins again when cut off."""
+"""Run a worker: it joins a scheduler, offers targets, and joins again after a lost connection."""
 
 import asyncio
 import tempfile
@@ -12,12 +12,12 @@ AGAIN_SECONDS = 2.0  # between two attempts to join
 
 
 def work(access: Access, targets: Sequence[str], say: Lines) -> None:
-    """Offer targets, by default all that this machine can run, to a scheduler, and run what it is
-    sent in the outputs folder, until Ctrl-C.
+    """Offer targets to a scheduler, and run its stages in the outputs folder, until Ctrl-C.
 
-    Raises `ParameterError` for an address that cannot be joined like this.
+    The targets are by default all that this machine can run. Raises `ParameterError` for an invalid
+    address or key.
     """
-    _ = access.security  # an error at once
+    _ = access.security  # raises before the first connection
     targets = targets or capabilities.targets()
     machine = capabilities.description()
     say(f"targets offered: {', '.join(targets) or 'none'}; machine: {machine}")
@@ -27,13 +27,13 @@ def work(access: Access, targets: Sequence[str], say: Lines) -> None:
 
 
 async def _work(access: Access, resources: dict[str, float], say: Lines) -> None:
-    """Run a worker until the scheduler is lost; closing it ends what it runs."""
+    """Run a worker until the scheduler is lost; closing it ends its stage."""
     from distributed import Worker
     from distributed.utils import get_ip
 
     address = access.address
     with tempfile.TemporaryDirectory(prefix="triton-dask-") as scratch:
-        told = False
+        is_reported = False
         while True:
             worker = Worker(
                 address,
@@ -50,10 +50,10 @@ async def _work(access: Access, resources: dict[str, float], say: Lines) -> None
                 break
             except (OSError, TimeoutError, RuntimeError) as error:
                 await worker.close()
-                if not told:
+                if not is_reported:
                     reason = " ".join(str(error.__cause__ or error).split()) or "no response"
                     say(f"waiting for a scheduler at {address}: {reason[:200]}")
-                told = True
+                is_reported = True
                 await asyncio.sleep(AGAIN_SECONDS)
         say(f"joined {address}; press Ctrl-C to stop")
         try:

@@ -1,4 +1,4 @@
-"""A model of the user's: what a file says of itself, and the package, notebooks and parameter file
+"""Your own model: inspect a source, and write the package, notebooks and parameter file
 that are written of it.
 """
 

@@ -1,4 +1,4 @@
-"""`triton-notebooks new`: from a source to the files of a model, all of them or none."""
+"""`triton-notebooks new`: write the files of a model from its source, all of them or none."""
 
 import keyword
 import shutil
@@ -26,7 +26,7 @@ LONGEST_NAME = 40
 
 @dataclass(frozen=True)
 class NewOptions:
-    """What the command line says beside name and source."""
+    """The options of the command line, without name and source."""
 
     samples: Path | None = None
     labels: Path | None = None
@@ -36,47 +36,47 @@ class NewOptions:
     device: str = "cpu"
 
 
-def create(name: str, source: str, wishes: NewOptions, say: Callable[[str], None]) -> None:
+def create(name: str, source: str, choices: NewOptions, say: Callable[[str], None]) -> None:
     """Write the package, the notebooks and the parameter file of the model `name`.
 
-    Nothing is overwritten, and nothing stays if it fails. Raises a `DeploymentError` of one line
-    for a name, a source or a sample that cannot be taken, and for what has to be asked.
+    Nothing is overwritten, and no file remains after an error. Raises a `DeploymentError` of one
+    line for an invalid name, source or sample, and for an option that is missing.
     """
     _check_name(name)
-    _check_metric(wishes)
-    if wishes.device not in ("cpu", "gpu"):
-        raise ParameterError(f"Invalid --device {wishes.device}. Use cpu or gpu.")
-    if wishes.samples:
+    _check_metric(choices)
+    if choices.device not in ("cpu", "gpu"):
+        raise ParameterError(f"Invalid --device {choices.device}. Use cpu or gpu.")
+    if choices.samples:
         try:
-            origins.require_memory(wishes.samples, wishes.samples.stat().st_size, "samples")
+            origins.require_memory(choices.samples, choices.samples.stat().st_size, "samples")
         except OSError as error:
-            raise DataError(f"{wishes.samples}: {error.strerror}. Use an .npz file.") from None
+            raise DataError(f"{choices.samples}: {error.strerror}. Use an .npz file.") from None
     origin = origins.read(source)
-    precisions = {"fp32", "bf16" if wishes.device == "cpu" else "fp16"}
-    precisions |= {"int8"} if wishes.samples else set()
-    sizes = sizes_of(wishes.dimensions)
-    found = draft(name, origin, wishes.samples, wishes.batch, sizes, precisions)
-    kept = _kept(name, found, wishes)
-    metric = "" if wishes.metric == MATCH_RATE else wishes.metric
-    asked = MATCHED_SHARE if metric else KEPT_SHARE
-    chosen, left_out = options(found, wishes.device, kept, asked)
+    precisions = {"fp32", "bf16" if choices.device == "cpu" else "fp16"}
+    precisions |= {"int8"} if choices.samples else set()
+    sizes = sizes_of(choices.dimensions)
+    model = draft(name, origin, choices.samples, choices.batch, sizes, precisions)
+    calibration_count = _calibration_count(name, model, choices)
+    metric = "" if choices.metric == MATCH_RATE else choices.metric
+    min_match_rate = MATCHED_SHARE if metric else KEPT_SHARE
+    chosen, left_out = options(model, choices.device, calibration_count, min_match_rate)
     better = "lower" if metric in metrics.LOWER else "higher"
     scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
-    files = writing.Files(wishes.samples, wishes.labels)
+    files = writing.Files(choices.samples, choices.labels)
     parameters = writing.parameter_file(
-        name, found, chosen, files, min(kept, MOST_CALIBRATED), wishes.device
+        name, model, chosen, files, min(calibration_count, MOST_CALIBRATED), choices.device
     )
-    notebooks = writing.notebooks(name, found, chosen, files, metric)
+    notebooks = writing.notebooks(name, model, chosen, files, metric)
     paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
-    package = writing.package(name, found, scored)
+    package = writing.package(name, model, scored)
     paths |= {ROOT / f"helpers/models/{name}/{file}": text for file, text in package.items()}
     paths[ROOT / f"params/{name}.yaml"] = parameters
     _write(paths)
-    _tell(name, found, [each.name for each in chosen], left_out, wishes, say)
+    _tell(name, model, [option.name for option in chosen], left_out, choices, say)
 
 
 def _check_name(name: str) -> None:
-    """Raise ParameterError for a name that Python does not take, or that is taken."""
+    """Raise ParameterError for a name that is not an identifier, or that is in use."""
     if (
         len(name) > LONGEST_NAME
         or not name.isidentifier()
@@ -89,34 +89,34 @@ def _check_name(name: str) -> None:
         raise ParameterError(f"Invalid name '{name}'. {how}")
     if name in RESERVED:
         raise ParameterError(f"Invalid name '{name}'. Another folder has it.")
-    places = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
-    if taken := [place for place in places if (ROOT / place).exists()]:
+    paths = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
+    if taken := [path for path in paths if (ROOT / path).exists()]:
         raise ParameterError(f"{taken[0]} already exists. Choose another name.")
 
 
-def _check_metric(wishes: NewOptions) -> None:
-    known = ", ".join(metrics.NAMES)
-    if wishes.metric and wishes.metric != MATCH_RATE and not wishes.labels:
+def _check_metric(choices: NewOptions) -> None:
+    names = ", ".join(metrics.NAMES)
+    if choices.metric and choices.metric != MATCH_RATE and not choices.labels:
         need = "--labels: an .npz file with one label per sample"
-        raise ParameterError(f"--metric {wishes.metric} also needs {need}.")
-    if wishes.labels and not wishes.metric:
-        raise ParameterError(f"--labels also needs --metric: {known}, or a name for your own.")
-    if wishes.labels and not wishes.samples:
+        raise ParameterError(f"--metric {choices.metric} also needs {need}.")
+    if choices.labels and not choices.metric:
+        raise ParameterError(f"--labels also needs --metric: {names}, or a name for your own.")
+    if choices.labels and not choices.samples:
         raise ParameterError("--labels also needs --samples: labels belong to its rows.")
-    if wishes.metric and not wishes.metric.isidentifier():
+    if choices.metric and not choices.metric.isidentifier():
         raise ParameterError(
-            f"Invalid --metric {wishes.metric}. Use {known}, or a name for your own."
+            f"Invalid --metric {choices.metric}. Use {names}, or a name for your own."
         )
 
 
-def _kept(name: str, found: InspectedModel, wishes: NewOptions) -> int:
+def _calibration_count(name: str, model: InspectedModel, choices: NewOptions) -> int:
     """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
-    if not wishes.samples:
+    if not choices.samples:
         return 0
-    own, config = Own(name, found.description), fields(found)
-    rows = len(next(iter(samples_file.read(wishes.samples, own.inputs(config)).values())))
-    if wishes.labels:
-        samples_file.read_labels(wishes.labels, rows)
+    own_model, config = Own(name, model.description), fields(model)
+    rows = len(next(iter(samples_file.read(choices.samples, own_model.inputs(config)).values())))
+    if choices.labels:
+        samples_file.read_labels(choices.labels, rows)
     return rows // samples_file.SHARE if rows >= MIN_FOR_CALIBRATION else 0
 
 
@@ -134,21 +134,21 @@ def _write(files: dict[Path, str]) -> None:
 
 def _tell(
     name: str,
-    found: InspectedModel,
+    model: InspectedModel,
     chosen: Sequence[str],
     left_out: dict[str, str],
-    wishes: NewOptions,
+    choices: NewOptions,
     say: Callable[[str], None],
 ) -> None:
-    for kind, axes in (("input", found.description.inputs), ("output", found.description.outputs)):
-        for each in axes:
-            shape = " x ".join(map(str, each.shape)) or "one number"
-            say(f"{kind} {each.name}: {each.dtype}, {shape}")
-    for dimension, size in found.dimensions.items():
+    for kind, axes in (("input", model.description.inputs), ("output", model.description.outputs)):
+        for tensor in axes:
+            shape = " x ".join(map(str, tensor.shape)) or "one number"
+            say(f"{kind} {tensor.name}: {tensor.dtype}, {shape}")
+    for dimension, size in model.dimensions.items():
         say(f"dimension {dimension}: {size}")
-    if not found.description.is_batched:
+    if not model.description.is_batched:
         say("batch: one sample per request")
-    say(f"samples: {wishes.samples or 'random inputs'}")
+    say(f"samples: {choices.samples or 'random inputs'}")
     say(f"experiments: {', '.join(chosen)}")
     for option, reason in left_out.items():
         say(f"left out: {option}: {reason}")

@@ -1,6 +1,4 @@
-"""What a source is found to be once it has run: its dimensions, its batch, what it answers, and how
-far rounding may carry its outputs.
-"""
+"""Describe a source by running it: its dimensions, its batch, its outputs and their tolerances."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -24,32 +22,33 @@ from helpers.pipeline.own import rounding
 from helpers.pipeline.own.inputs import known_inputs, with_tables
 from helpers.pipeline.own.origin import ModelSource, check_name
 
-PARTS = (1, 2, 4, 8, 16, 32)  # of an input's dimension that an output's may be
+# an output's size may be a dimension of an input divided by one of these
+PARTS = (1, 2, 4, 8, 16, 32)
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
-CLASS_SUM = 1e-3  # how near to 1 the shares of all classes add up
-BYTES, MOST = 2e6, 16  # of the samples of which it is seen what rounding does, and these at most
-SAME = 0.05  # how far a sample's output may be from the same, computed beside another
-TRIED = 6  # samples of a trace and of what it is compared on
-TWO = 2  # samples that show whether there is a batch
+CLASS_SUM = 1e-3  # tolerance of the sum of all class probabilities
+BYTES, MOST = 2e6, 16  # most bytes and most samples on which rounding errors are measured
+SAME = 0.05  # tolerance of a sample's output, computed alone and in a batch
+TRIED = 6  # samples for a trace and for its check
+TWO = 2  # samples that test the batch dimension
 ADVICE = " (random inputs; use --samples if the model accepts only some values)"
 
 
 @dataclass(frozen=True)
 class InspectedModel:
-    """What will be written of a model."""
+    """The description of a model, and what running it showed."""
 
     origin: ModelSource
     description: Description
     dimensions: dict[str, int]
-    terms: tuple[int, int] = (1, 1)  # of all sums over weights, and how many sums these are
-    # precision -> the largest and the mean effect of rounding, and what tells samples apart
+    terms: tuple[int, int] = (1, 1)  # of all sums over weights, and the number of these sums
+    # precision -> its rounding error; `apart` is the mean distance between two samples
     effects: dict[str, rounding.RoundingError] = field(default_factory=dict)
     apart: float = 1.0
-    samples: Arrays = field(repr=False, default_factory=dict)  # a few that it computes
+    samples: Arrays = field(repr=False, default_factory=dict)  # a few inputs that it can run on
     network: Network = field(repr=False, default=None)
 
     def described(self, **changes: object) -> "InspectedModel":
-        """Return it with other fields of its description."""
+        """Return a copy with other fields of its description."""
         return replace(self, description=self.description.model_copy(update=changes))
 
 
@@ -58,18 +57,18 @@ def draft(
     origin: ModelSource,
     samples: Path | None,
     batch: str,
-    wanted: Mapping[str, int],
+    sizes: Mapping[str, int],
     precisions: Collection[str],
 ) -> InspectedModel:
-    """Find out what a source does not say, by its samples and by running it.
+    """Infer what a source does not declare from its samples and by running it.
 
-    `batch` is what the user says of it: "" (it is free), "1" (it is fixed) or "none"; `precisions`
-    are those of which the effect is to be seen. Raises ParameterError for what cannot be known,
-    which names what to give, and DataError for samples that do not fit.
+    `batch` is the user's option: "" (a free batch), "1" (a fixed one) or "none". `precisions` are
+    those whose rounding error is measured. Raises ParameterError, which names the missing option,
+    and DataError for samples that do not fit.
     """
-    known = known_inputs(origin, samples, batch, wanted)
-    scalars = tuple(each.name for each in known.axes if not each.shape)
-    axes = tuple(each if each.shape else replace(each, shape=(1,)) for each in known.axes)
+    inputs = known_inputs(origin, samples, batch, sizes)
+    scalars = tuple(tensor.name for tensor in inputs.axes if not tensor.shape)
+    axes = tuple(tensor if tensor.shape else replace(tensor, shape=(1,)) for tensor in inputs.axes)
     description = Description(
         source=origin.kind,
         framework=origin.framework,
@@ -77,59 +76,59 @@ def draft(
         backend=origin.backend,
         inputs=with_tables(origin, axes),
         outputs=(),
-        has_batch=known.has_batch,
-        is_batched=known.is_batched,
+        has_batch=inputs.has_batch,
+        is_batched=inputs.is_batched,
         scalars=scalars,
     )
-    found = InspectedModel(origin, description, known.dimensions)
+    model = InspectedModel(origin, description, inputs.dimensions)
     if origin.backend:
-        return _unseen(title, found, samples)
-    return _run(title, found, samples, precisions)
+        return _unseen(title, model, samples)
+    return _run(title, model, samples, precisions)
 
 
-def fields(found: InspectedModel) -> Config:
-    """Return what a model reads of an experiment."""
-    return cast(Config, SimpleNamespace(dimensions=found.dimensions, labels="", dataset=""))
+def fields(model: InspectedModel) -> Config:
+    """Return the fields of an experiment that a model reads."""
+    return cast(Config, SimpleNamespace(dimensions=model.dimensions, labels="", dataset=""))
 
 
 def _run(
-    title: str, found: InspectedModel, samples: Path | None, precisions: Collection[str]
+    title: str, model: InspectedModel, samples: Path | None, precisions: Collection[str]
 ) -> InspectedModel:
-    """Run the model on one sample and on two, and describe what it answers."""
-    own, config = Own(title, found.description), fields(found)
-    tensors = own.inputs(config)
+    """Run the model on one sample and on two, and describe its outputs."""
+    own_model, config = Own(title, model.description), fields(model)
+    tensors = own_model.inputs(config)
     if samples:
         batch = samples_file.read(samples, tensors)
     else:
-        below = {each.name: each.below for each in found.description.inputs}
+        below = {tensor.name: tensor.below for tensor in model.description.inputs}
         batch = samples_file.drawn(tensors, below, MOST)
-    source: Any = own.read(found.origin.path)
+    source: Any = own_model.read(model.origin.path)
     one = {name: array[:1] for name, array in batch.items()}
-    run, single = source.run, _answered(found, source.run, one, not samples)
-    found = found.described(scalars=(*found.description.scalars, *source.lifted))
-    source.own = Own(title, found.description)
-    has_batch, scalars = found.description.has_batch, found.description.scalars
-    if scalars and found.origin.kind == "savedmodel":
+    run, single = source.run, _answered(model, source.run, one, not samples)
+    model = model.described(scalars=(*model.description.scalars, *source.lifted))
+    source.own = Own(title, model.description)
+    has_batch, scalars = model.description.has_batch, model.description.scalars
+    if scalars and model.origin.kind == "savedmodel":
         raise ParameterError(
             f"'{scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
             "the model with the shape batch x 1."
         )
-    if found.origin.framework == "torch" and has_batch and not scalars:
-        found = found.described(is_plain=source.is_plain(one))
-    if found.description.is_batched:
+    if model.origin.framework == "torch" and has_batch and not scalars:
+        model = model.described(is_plain=source.is_plain(one))
+    if model.description.is_batched:
         rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
-        _require_batch(found, run, dict(zip(batch, rows, strict=True)), single)
-    doubled = _doubled(found, run, one)
-    outputs = tuple(_output(found, name, array, doubled) for name, array in single.items())
+        _require_batch(model, run, dict(zip(batch, rows, strict=True)), single)
+    doubled = _doubled(model, run, one)
+    outputs = tuple(_output(model, name, array, doubled) for name, array in single.items())
     first = next(iter(single.values()))
     decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    several, network = _several(found, batch, one), source.build(tensors)
-    found = found.described(outputs=outputs, decision=decision, takes_zeros=_takes_zeros(run, one))
+    several, network = _several(model, batch, one), source.build(tensors)
+    model = model.described(outputs=outputs, decision=decision, takes_zeros=_takes_zeros(run, one))
     return replace(
-        found,
-        terms=rounding.terms(_weight_shapes(network, found)),
+        model,
+        terms=rounding.terms(_weight_shapes(network, model)),
         effects=rounding.effects(
-            network, found.origin.framework, run, several, decision, precisions
+            network, model.origin.framework, run, several, decision, precisions
         ),
         apart=rounding.sample_distance(run(several)),
         samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
@@ -137,21 +136,21 @@ def _run(
     )
 
 
-def _unseen(title: str, found: InspectedModel, samples: Path | None) -> InspectedModel:
-    """Describe the outputs of a model that only a server can run, as its configuration does."""
+def _unseen(title: str, model: InspectedModel, samples: Path | None) -> InspectedModel:
+    """Describe the outputs of a model that only a server can run, by its configuration."""
     if samples:
-        samples_file.read(samples, Own(title, found.description).inputs(fields(found)))
+        samples_file.read(samples, Own(title, model.description).inputs(fields(model)))
     outputs = []
-    for each in found.origin.answers:
-        assert each.sizes is not None
-        if "" in each.sizes[1:]:
+    for output in model.origin.answers:
+        assert output.sizes is not None
+        if "" in output.sizes[1:]:
             raise ParameterError(
-                f"The output '{each.name}' has a free size. Set the size in config.pbtxt."
+                f"The output '{output.name}' has a free size. Set the size in config.pbtxt."
             )
-        outputs.append(TensorSpec(each.name, each.dtype, each.sizes[1:]))
+        outputs.append(TensorSpec(output.name, output.dtype, output.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
-    is_batched = found.origin.most > 1
-    return found.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
+    is_batched = model.origin.most > 1
+    return model.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
 
 
 def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
@@ -162,11 +161,12 @@ def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
     return True
 
 
-def _several(found: InspectedModel, batch: Arrays, one: Arrays) -> Arrays:
-    """Choose the samples of which it is seen what rounding does: fewer if they are large, as these
-    take long; one, where the batch is fixed.
+def _several(model: InspectedModel, batch: Arrays, one: Arrays) -> Arrays:
+    """Choose the samples on which rounding errors are measured.
+
+    Large samples are fewer, as they take long. A fixed batch has one.
     """
-    if not found.description.is_batched:
+    if not model.description.is_batched:
         return one
     size = sum(array.nbytes for array in one.values())
     count = int(min(MOST, max(TWO, BYTES // size)))
@@ -174,7 +174,7 @@ def _several(found: InspectedModel, batch: Arrays, one: Arrays) -> Arrays:
 
 
 def _answered(
-    found: InspectedModel, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
+    model: InspectedModel, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
 ) -> Arrays:
     """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
@@ -186,22 +186,22 @@ def _answered(
         reason = " ".join(str(error).split())[:200]
         advice = ADVICE if are_drawn else ""
         raise CheckpointError(
-            f"{found.origin.path} does not run on {shapes}{advice}: {reason}"
+            f"{model.origin.path} does not run on {shapes}{advice}: {reason}"
         ) from None
 
 
 def _require_batch(
-    found: InspectedModel, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
+    model: InspectedModel, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
 ) -> None:
-    """Raise ParameterError if two samples at once are not answered as two samples."""
+    """Raise ParameterError unless two samples in a batch give the outputs of two samples."""
     ask = "Use --batch 1 if the model takes one sample at a time, --batch none if it has no batch."
     try:
-        both = run(two)
+        outputs = run(two)
     except Exception as error:  # runtimes raise anything
         reason = " ".join(str(error).split())[:150]
         raise ParameterError(f"The model rejects two samples at once ({reason}). {ask}") from None
     for name, one in single.items():
-        rows = np.asarray(both[name])
+        rows = np.asarray(outputs[name])
         if one.shape[:1] != (1,) or rows.shape != (TWO, *one.shape[1:]):
             shape = samples_file.spell(rows.shape)
             raise ParameterError(
@@ -215,89 +215,93 @@ def _require_batch(
 
 
 def _doubled(
-    found: InspectedModel, run: Callable[[Arrays], Arrays], one: Arrays
+    model: InspectedModel, run: Callable[[Arrays], Arrays], one: Arrays
 ) -> dict[str, Arrays]:
-    """Run one sample with each free dimension at twice its size; leave out those that fail."""
+    """Run one sample with each free dimension doubled; leave out dimensions that fail."""
     results = {}
-    for dimension in found.dimensions:
+    for dimension in model.dimensions:
         wider = dict(one)
-        for axes in found.description.inputs:
-            for axis, size in enumerate(axes.shape, 1):
+        for tensor in model.description.inputs:
+            for axis, size in enumerate(tensor.shape, 1):
                 if size == dimension:
-                    wider[axes.name] = np.concatenate([wider[axes.name]] * 2, axis)
+                    wider[tensor.name] = np.concatenate([wider[tensor.name]] * 2, axis)
         with suppress(Exception):  # runtimes raise anything for a size that a model does not take
             results[dimension] = run(wider)
     return results
 
 
 def _output(
-    found: InspectedModel, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]
+    model: InspectedModel, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]
 ) -> TensorSpec:
-    """Describe an output: sizes that are a free dimension of an input, or part of one, by name."""
-    check_name(found.origin.path, name, "output")
+    """Describe an output, with the names of free dimensions where its sizes follow them."""
+    check_name(model.origin.path, name, "output")
     if array.dtype.kind not in "fiub":
         unsupported = f"the output '{name}' has the type {array.dtype}, which is not numeric"
-        raise ParameterError(f"{found.origin.path}: {unsupported}")
+        raise ParameterError(f"{model.origin.path}: {unsupported}")
     if array.shape[:1] != (1,):
         raise ParameterError(
             f"The output '{name}' of one sample has the shape {samples_file.spell(array.shape)}. "
             "Use --batch none if the model has no batch dimension."
         )
-    told = _told_sizes(found, name)
+    declared = _declared_sizes(model, name)
     wider = {dimension: outputs[name].shape[1:] for dimension, outputs in doubled.items()}
     shape = [
-        told.get(place) or _part_of(found, place, size, wider)
-        for place, size in enumerate(array.shape[1:])
+        declared.get(axis) or _part_of(model, axis, size, wider)
+        for axis, size in enumerate(array.shape[1:])
     ]
     return TensorSpec(name, str(array.dtype), tuple(shape))
 
 
 def _part_of(
-    found: InspectedModel, place: int, size: int, wider: Mapping[str, tuple[int, ...]]
+    model: InspectedModel, axis: int, size: int, wider: Mapping[str, tuple[int, ...]]
 ) -> int | str:
-    """Return which free dimension the size of an output is, or which part of one: at best one of
-    the same place; the size itself if of none. `wider` has the output's shape where a dimension
-    was doubled: a size that did not double only happens to be equal.
+    """Return the free dimension, or the part of one, that an output's size equals; else the size.
+
+    A dimension of the same axis comes first. `wider` has the output's shape after a dimension was
+    doubled: a size that did not double is equal by chance.
     """
-    at_place = [each.shape[place] for each in found.description.inputs if len(each.shape) > place]
-    ordered = sorted(found.dimensions, key=lambda name: name not in at_place)
+    at_axis = [
+        tensor.shape[axis] for tensor in model.description.inputs if len(tensor.shape) > axis
+    ]
+    ordered = sorted(model.dimensions, key=lambda name: name not in at_axis)
     for part, name in product(PARTS, ordered):
-        whole = found.dimensions[name]
-        grows = name not in wider or wider[name][place : place + 1] == (2 * size,)
-        if size > 1 and whole == size * part and grows:
+        dimension_size = model.dimensions[name]
+        grows = name not in wider or wider[name][axis : axis + 1] == (2 * size,)
+        if size > 1 and dimension_size == size * part and grows:
             return f"{name}/{part}" if part > 1 else name
     return size
 
 
-def _told_sizes(found: InspectedModel, name: str) -> dict[int, int | str]:
-    """Return the sizes of an output that its graph tells, by their places: a number, or the name of
-    an input's free dimension.
+def _declared_sizes(inspected: InspectedModel, name: str) -> dict[int, int | str]:
+    """Return the sizes of an output that its graph declares, by axis.
+
+    A size is a number or the name of an input's free dimension.
     """
-    if found.origin.kind != "onnx":
+    if inspected.origin.kind != "onnx":
         return {}
-    model = graph.read_onnx(found.origin.path)
-    own = next(each for each in model.graph.output if each.name == name)
-    sizes = graph.sizes(own)[int(found.description.has_batch) :]
-    known = (*found.dimensions,)
-    return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in known}
+    model = graph.read_onnx(inspected.origin.path)
+    output = next(tensor for tensor in model.graph.output if tensor.name == name)
+    sizes = graph.sizes(output)[int(inspected.description.has_batch) :]
+    names = (*inspected.dimensions,)
+    return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in names}
 
 
 def _is_classes(name: str, array: NDArray[Any]) -> bool:
-    """Guess whether an output has a score for each of some classes."""
+    """Guess whether an output has one score per class."""
     if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < 2:
         return False
     is_share = bool((array >= 0).all()) and abs(float(array[0].sum()) - 1) < CLASS_SUM
     return is_share or bool(CLASS_WORDS.search(name))
 
 
-def _weight_shapes(network: Network, found: InspectedModel) -> list[tuple[int, ...]]:
-    """Return the shapes of the weights, the dimension of their results last."""
-    if isinstance(network, Graph) and found.origin.kind == "onnx":
-        shapes = graph.weight_shapes(network.content)  # of products and convolutions alike
+def _weight_shapes(network: Network, model: InspectedModel) -> list[tuple[int, ...]]:
+    """Return the shapes of the weights, with the dimension of their results last."""
+    if isinstance(network, Graph) and model.origin.kind == "onnx":
+        shapes = graph.weight_shapes(network.content)  # of matrix multiplications and convolutions
         return [s if prod(s[:-1]) > prod(s[1:]) else s[::-1] for s in shapes]
     if isinstance(network, Graph):
         source: Any = network.session
         return cast(list[tuple[int, ...]], source.session.shapes())
-    if found.origin.framework == "torch":
-        return [tuple(each.shape)[::-1] for each in (*network.parameters(), *network.buffers())]
-    return [tuple(each.shape) for each in network.weights]
+    if model.origin.framework == "torch":
+        return [tuple(tensor.shape)[::-1] for tensor in (*network.parameters(), *network.buffers())]
+    return [tuple(weight.shape) for weight in network.weights]

@@ -1,5 +1,6 @@
-"""What is known of a model's inputs before it runs: type, batch and sizes, by what the source, the
-samples and the user say; and what to ask for where that is not enough.
+"""Determine the type, batch and sizes of a model's inputs before it runs.
+
+They come from the source, the samples and the options; errors name the option that is missing.
 """
 
 import re
@@ -18,13 +19,13 @@ from helpers.models._own import TensorSpec
 from helpers.models._own import data as samples_file
 from helpers.pipeline.own.origin import ModelSource, SourceTensor
 
-# Operators that hand the numbers of an input on
+# Operators that pass the values of an input on
 PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known of them."""
+    """The inputs of a model, and its batch."""
 
     axes: tuple[TensorSpec, ...]
     dimensions: dict[str, int]  # the size of each that is free
@@ -32,44 +33,45 @@ class Inputs:
     is_batched: bool  # whether the batch is free
 
 
-def sizes_of(given: Sequence[str]) -> dict[str, int]:
+def sizes_of(options: Sequence[str]) -> dict[str, int]:
     """Read sizes as the command line has them, "height=320"; raise ParameterError."""
-    found = {}
-    for each in given:
-        name, _, size = each.partition("=")
+    sizes = {}
+    for option in options:
+        name, _, size = option.partition("=")
         if not size.isdigit() or int(size) < 1 or not name:
             raise ParameterError(
-                f"Invalid --dimension {each}. Use a name and a size, such as height=320."
+                f"Invalid --dimension {option}. Use a name and a size, such as height=320."
             )
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes
 
 
 def known_inputs(
-    origin: ModelSource, samples: Path | None, batch: str, wanted: Mapping[str, int]
+    origin: ModelSource, samples: Path | None, batch: str, sizes: Mapping[str, int]
 ) -> Inputs:
-    """Return what is known of the inputs; raise ParameterError that asks for the rest, or DataError
-    for samples of other names, types or shapes.
+    """Return the inputs; raise ParameterError if a type, size or batch is missing.
+
+    Raises DataError for samples of other names, types or shapes.
     """
     arrays = samples_file.load(samples) if samples else origin.example or {}
     if samples:
         samples_file.check_names(samples, arrays, [port.name for port in origin.inputs])
     arrays = _as_rows(arrays, batch, bool(samples))
-    ports = tuple(_said(port, arrays, batch, origin) for port in origin.inputs)
+    ports = tuple(_complete(port, arrays, batch, origin) for port in origin.inputs)
     has_batch, is_batched = _batch(origin, ports, batch)
-    axes, dimensions = _dimensions(ports, arrays, wanted, has_batch)
+    axes, dimensions = _dimensions(ports, arrays, sizes, has_batch)
     return Inputs(axes, dimensions, has_batch, is_batched)
 
 
 def _as_rows(arrays: Arrays, batch: str, are_samples: bool) -> Arrays:
-    """Return examples with one row per sample, as samples have."""
+    """Return examples with one row per sample."""
     if batch == "none" and not are_samples:
         return {name: array[np.newaxis] for name, array in arrays.items()}
     return arrays
 
 
-def _said(port: SourceTensor, arrays: Arrays, batch: str, origin: ModelSource) -> SourceTensor:
-    """Complete what a source does not say of an input by its samples."""
+def _complete(port: SourceTensor, arrays: Arrays, batch: str, origin: ModelSource) -> SourceTensor:
+    """Complete the type and sizes of an input from its samples."""
     if port.sizes is not None and port.dtype:
         if port.name in arrays and origin.example is None:
             _check_rank(port, arrays[port.name], batch)
@@ -86,19 +88,19 @@ def _said(port: SourceTensor, arrays: Arrays, batch: str, origin: ModelSource) -
 
 def _check_rank(port: SourceTensor, array: NDArray[Any], batch: str) -> None:
     assert port.sizes is not None
-    own = port.sizes if batch == "none" else port.sizes[1:]
-    fits = array.ndim == len(own) + 1 and all(
-        not isinstance(size, int) or size == found
-        for size, found in zip(own, array.shape[1:], strict=False)
+    declared = port.sizes if batch == "none" else port.sizes[1:]
+    fits = array.ndim == len(declared) + 1 and all(
+        not isinstance(size, int) or size == sample_size
+        for size, sample_size in zip(declared, array.shape[1:], strict=False)
     )
     if not fits:
-        wanted = " x ".join(["rows", *(str(size or "any") for size in own)])
+        expected = " x ".join(["rows", *(str(size or "any") for size in declared)])
         shape = samples_file.spell(array.shape)
-        raise DataError(f"the samples of '{port.name}' are {shape}, but the input takes {wanted}")
+        raise DataError(f"the samples of '{port.name}' are {shape}, but the input takes {expected}")
 
 
 def _batch(origin: ModelSource, ports: Sequence[SourceTensor], batch: str) -> tuple[bool, bool]:
-    """Return whether the tensors have a batch and whether it is free; raise if that is unknown."""
+    """Return whether tensors have a batch and whether it is free; raise if that is unknown."""
     if batch == "none":
         return False, False
     if batch == "1":
@@ -130,36 +132,36 @@ def _batch(origin: ModelSource, ports: Sequence[SourceTensor], batch: str) -> tu
 
 
 def _dimensions(
-    ports: Sequence[SourceTensor], arrays: Arrays, wanted: Mapping[str, int], has_batch: bool
+    ports: Sequence[SourceTensor], arrays: Arrays, user_sizes: Mapping[str, int], has_batch: bool
 ) -> tuple[tuple[TensorSpec, ...], dict[str, int]]:
-    """Return the free dimensions by name, each with the size of the samples or the user's."""
-    found: dict[str, int] = {}
+    """Return the free dimensions by name, with the size that samples or the user's options give."""
+    dimensions: dict[str, int] = {}
     axes = []
     free: list[tuple[str, str]] = []
     for port in ports:
         assert port.sizes is not None
         shape: list[int | str] = []
         first = int(has_batch)
-        for place, size in enumerate(port.sizes[first:]):
+        for index, size in enumerate(port.sizes[first:]):
             if isinstance(size, int):
                 shape.append(size)
                 continue
-            name = size if size.isidentifier() else re.sub(r"\W", "_", f"{port.name}_{place + 1}")
+            name = size if size.isidentifier() else re.sub(r"\W", "_", f"{port.name}_{index + 1}")
             if port.name in arrays:
-                size_here = arrays[port.name].shape[place + 1]
-                if found.setdefault(name, size_here) != size_here:
-                    one, other = found[name], size_here
+                size_here = arrays[port.name].shape[index + 1]
+                if dimensions.setdefault(name, size_here) != size_here:
+                    one, other = dimensions[name], size_here
                     raise DataError(f"The samples have two sizes of '{name}', {one} and {other}")
-                if wanted.get(name, size_here) != size_here:
-                    fault = f"--dimension {name}={wanted[name]} does not match the samples"
+                if user_sizes.get(name, size_here) != size_here:
+                    fault = f"--dimension {name}={user_sizes[name]} does not match the samples"
                     raise ParameterError(f"{fault}, in which it is {size_here}. Leave it out.")
-            elif name in wanted:
-                found[name] = wanted[name]
+            elif name in user_sizes:
+                dimensions[name] = user_sizes[name]
             else:
                 free.append((port.name, name))
             shape.append(name)
         axes.append(TensorSpec(port.name, port.dtype, tuple(shape)))
-    missing = sorted({name for _, name in free} - set(found))
+    missing = sorted({name for _, name in free} - set(dimensions))
     if missing:
         names = ", ".join(missing)
         options = " ".join(f"--dimension {name}=SIZE" for name in missing)
@@ -167,39 +169,38 @@ def _dimensions(
             f"The input '{free[0][0]}' has free dimensions: {names}. Use --samples, whose shapes "
             f"set them, or {options}"
         )
-    if unknown := sorted(set(wanted) - set(found)):
-        has = ", ".join(found) or "none"
+    if unknown := sorted(set(user_sizes) - set(dimensions)):
+        has = ", ".join(dimensions) or "none"
         raise ParameterError(f"Unknown --dimension {unknown[0]}. The free dimensions are {has}.")
-    return tuple(axes), found
+    return tuple(axes), dimensions
 
 
 def with_tables(origin: ModelSource, axes: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Set the upper bound of inputs of whole numbers that are drawn: the rows of a table that the
-    graph looks them up in, if it tells.
-    """
+    """Set the upper bound of random integer inputs: the rows of the table that they index."""
     rows = _table_rows(origin) if origin.kind == "onnx" else {}
-    found = []
-    for each in axes:
-        if np.dtype(each.dtype).kind in "iu":
-            below = min(rows.get(each.name, TensorSpec.below), np.iinfo(each.dtype).max)
-            found.append(replace(each, below=int(below)))
+    bounded = []
+    for tensor in axes:
+        if np.dtype(tensor.dtype).kind in "iu":
+            below = min(rows.get(tensor.name, TensorSpec.below), np.iinfo(tensor.dtype).max)
+            bounded.append(replace(tensor, below=int(below)))
         else:
-            found.append(each)
-    return tuple(found)
+            bounded.append(tensor)
+    return tuple(bounded)
 
 
 def _table_rows(origin: ModelSource) -> dict[str, int]:
-    """Find the tables whose rows inputs of an ONNX graph choose: looked up, or by a comparison with
-    the numbers of all rows, which is how a one-hot code is often written.
+    """Return the rows of each table that an input of an ONNX graph indexes.
+
+    A graph looks rows up, or compares the input with all row numbers, as a one-hot encoding does.
     """
     from onnx.numpy_helper import to_array
 
     from helpers.models._own import graph
 
     model = graph.read_onnx(origin.path)
-    weights = {each.name: each for each in model.graph.initializer}
-    same = {each.output[0]: each.input[0] for each in model.graph.node if each.op_type in PASSING}
-    found: dict[str, int] = {}
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    same = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type in PASSING}
+    table_rows: dict[str, int] = {}
     for node in model.graph.node:
         table = next((weights[name] for name in node.input[:2] if name in weights), None)
         if table is None:
@@ -214,8 +215,8 @@ def _table_rows(origin: ModelSource) -> dict[str, int]:
             continue
         while name in same:
             name = same[name]
-        found[name] = min(rows, found.get(name, rows))
-    return found
+        table_rows[name] = min(rows, table_rows.get(name, rows))
+    return table_rows
 
 
 def _counts_up(array: NDArray[Any]) -> bool:

@@ -1,8 +1,7 @@
-"""What a source says of itself without being run: its kind, and its tensors as far as it names
-them.
+"""Read what a source declares without running it: its kind, and its tensors where it names them.
 
-A source is a file, a folder, or "module:function". `ParameterError` and `CheckpointError` have one
-line each for what is none.
+A source is a file, a folder, or "module:function". `ParameterError` and `CheckpointError` reject
+anything else.
 """
 
 import importlib.util
@@ -25,7 +24,7 @@ from helpers.models import Arrays
 from helpers.models._own import Kind
 from helpers.store import free_memory
 
-COPIES = 4  # of the weights that a stage has in memory: read, built, exported, loaded by a runtime
+COPIES = 4  # of the weights in a stage's memory: read, built, exported, loaded by a runtime
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_][\w./:\[\]-]*", re.ASCII)
 NOUNS: dict[Kind, str] = {
@@ -40,22 +39,22 @@ NOUNS: dict[Kind, str] = {
 READERS: dict[Kind, tuple[str, ...]] = {"onnx": ("onnxruntime", "openvino")}
 READERS |= dict.fromkeys(("savedmodel", "keras"), ("tensorflow",))
 READERS |= dict.fromkeys(("torchscript", "exported"), ("torch",))
-ZIPPED = ("keras", "torchscript", "exported")  # whose files are ZIP archives
+ZIPPED = ("keras", "torchscript", "exported")  # kinds whose files are ZIP archives
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """An input as a source names it."""
+    """A tensor as a source declares it."""
 
     name: str
-    dtype: str = ""  # as numpy names it; empty: the source does not say
-    # all dimensions, those that are free by their name, or an empty text; None: not said
+    dtype: str = ""  # numpy's name of it; empty: the source does not declare it
+    # all dimensions, free ones by their name or an empty text; None: not declared
     sizes: tuple[int | str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from."""
+    """The source of a model."""
 
     kind: Kind
     path: Path  # of its file or folder; of a function, the file of its module
@@ -63,15 +62,14 @@ class ModelSource:
     inputs: tuple[SourceTensor, ...]
     function: str = ""
     example: Arrays | None = None  # inputs of a batch, where the source has them
-    backend: str = ""  # that serves a model of a repository
-    most: int = 0  # samples that it takes at once, where the source says it
-    answers: tuple[
-        SourceTensor, ...
-    ] = ()  # outputs with their shapes, where nothing else tells them
+    backend: str = ""  # Triton's, for a model of a repository
+    most: int = 0  # the largest batch, where the source declares it
+    # outputs with their shapes, where only the source declares them
+    answers: tuple[SourceTensor, ...] = ()
 
 
 def kind_of(source: str) -> Kind:
-    """Return the kind of a source by what lies there; raise ParameterError if it is none."""
+    """Return the kind of a source by its files; raise ParameterError if it has none."""
     path = Path(source).expanduser()
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return "savedmodel"
@@ -85,16 +83,16 @@ def kind_of(source: str) -> Kind:
     kinds |= dict.fromkeys((".pt", ".ts", ".jit", ".pth", ".torchscript"), "torchscript")
     if path.is_file() and path.suffix.lower() in kinds:
         return kinds[path.suffix.lower()]
-    known = "an .onnx, .keras, .pt2 or TorchScript file (.pt, .jit), the folder of a SavedModel or"
-    known += " of a model in a Triton repository (with its config.pbtxt)"
-    raise ParameterError(f"Unsupported model source '{source}'. Use {known}, or module:function.")
+    usable = "an .onnx, .keras, .pt2 or TorchScript file (.pt, .jit), the folder of a SavedModel or"
+    usable += " of a model in a Triton repository (with its config.pbtxt)"
+    raise ParameterError(f"Unsupported model source '{source}'. Use {usable}, or module:function.")
 
 
 def read(source: str) -> ModelSource:
-    """Read what a source says of its tensors.
+    """Read the tensors that a source declares.
 
-    Raises ParameterError or CheckpointError for one that is no model, has weights that are missing
-    or do not fit into memory, or a tensor that Triton does not take, and InstallationError if what
+    Raises ParameterError or CheckpointError if it is not a model, if Triton does not take a tensor,
+    or if weights are missing or exceed the memory. Raises InstallationError if the framework that
     reads it cannot be imported.
     """
     kind = kind_of(source)
@@ -113,35 +111,35 @@ def read(source: str) -> ModelSource:
         "exported": _of_exported,
         "repository": _of_repository,
     }
-    found = readers[kind](path)
-    for port in found.inputs:
+    model_source = readers[kind](path)
+    for port in model_source.inputs:
         check_name(path, port.name, "input")
-    return found
+    return model_source
 
 
 def check_name(path: object, name: str, what: str) -> None:
-    """Raise ParameterError for a name of a tensor that the server or its clients do not take."""
+    """Raise ParameterError for the name of a tensor that Triton or its clients do not accept."""
     if not TENSOR_NAME.fullmatch(name):
         takes = "Rename it: Triton's clients accept letters, digits and _ . / : - [ ]."
         raise ParameterError(f"{path} has the {what} name {name!r}. {takes}")
 
 
 def _bytes(path: Path, kind: Kind) -> int:
-    """Count the bytes of a model's files; the weights of an ONNX file may lie beside it."""
+    """Count the bytes of a model's files, with the external weights of an ONNX file."""
     if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    beside = 0
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    external = 0
     if kind == "onnx":
         import onnx
 
         try:
             model = onnx.load(path, load_external_data=False)
-        except Exception:  # said by whoever reads it for what it holds
+        except Exception:  # the reader of the whole file reports it
             return path.stat().st_size
         for tensor in model.graph.initializer:
-            entries = {each.key: each.value for each in tensor.external_data}
-            beside += int(entries.get("length", 0))
-    return path.stat().st_size + beside
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            external += int(entries.get("length", 0))
+    return path.stat().st_size + external
 
 
 def require_memory(path: Path, size: int, what: str = "weights") -> None:
@@ -161,26 +159,30 @@ def _of_onnx(path: Path) -> ModelSource:
 
     model = graph.read_onnx(path)
     inputs = []
-    for each in graph.feeds(model):
-        kind = each.type.tensor_type.elem_type
-        if not each.type.HasField("tensor_type") or kind in (0, onnx.TensorProto.STRING):
+    for tensor in graph.feeds(model):
+        kind = tensor.type.tensor_type.elem_type
+        if not tensor.type.HasField("tensor_type") or kind in (0, onnx.TensorProto.STRING):
             what = "text" if kind else "not a tensor"
             raise ParameterError(
-                f"The input '{each.name}' of {path} is {what}. Use numeric inputs."
+                f"The input '{tensor.name}' of {path} is {what}. Use numeric inputs."
             )
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
         inputs.append(
-            SourceTensor(each.name, _numpy_name(path, each.name, dtype), (*graph.sizes(each),))
+            SourceTensor(
+                tensor.name, _numpy_name(path, tensor.name, dtype), (*graph.sizes(tensor),)
+            )
         )
-    for each in model.graph.output:
-        check_name(path, each.name, "output")
-        if not each.type.HasField("tensor_type"):
-            raise ParameterError(f"The output '{each.name}' of {path} is not a tensor. Remove it.")
+    for tensor in model.graph.output:
+        check_name(path, tensor.name, "output")
+        if not tensor.type.HasField("tensor_type"):
+            raise ParameterError(
+                f"The output '{tensor.name}' of {path} is not a tensor. Remove it."
+            )
     return ModelSource("onnx", path, "onnxruntime", tuple(inputs))
 
 
 def _numpy_name(path: object, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the name of a type that Triton and numpy have; raise ParameterError for another."""
+    """Return numpy's name of a type; raise ParameterError for a type that numpy does not have."""
     if dtype.kind not in "fiub" or str(dtype) not in np.sctypeDict:
         raise ParameterError(f"{path}: '{name}' has the type {dtype}, which numpy does not have")
     return str(dtype)
@@ -208,8 +210,8 @@ def _of_keras(path: Path) -> ModelSource:
     if not tensors:
         raise CheckpointError(f"{path} declares no inputs. Build the model with keras.Input.")
     ports = (
-        SourceTensor(each.name, str(each.dtype), tuple(size or "" for size in each.shape))
-        for each in tensors
+        SourceTensor(tensor.name, str(tensor.dtype), tuple(size or "" for size in tensor.shape))
+        for tensor in tensors
     )
     return ModelSource("keras", path, "tensorflow", tuple(ports))
 
@@ -220,15 +222,15 @@ def _of_torchscript(path: Path) -> ModelSource:
     module = networks.read_torchscript(path)
     arguments = list(module.forward.schema.arguments)[1:]  # without self
     ports = []
-    for each in arguments:
-        if str(each.type) != "Tensor":
-            if each.has_default_value():
+    for argument in arguments:
+        if str(argument.type) != "Tensor":
+            if argument.has_default_value():
                 continue
             raise ParameterError(
-                f"The input '{each.name}' of {path} is a {each.type}. Wrap the model in a module "
-                "that takes only tensors."
+                f"The input '{argument.name}' of {path} is a {argument.type}. Wrap the model in a "
+                "module that takes only tensors."
             )
-        ports.append(SourceTensor(each.name))
+        ports.append(SourceTensor(argument.name))
     return ModelSource("torchscript", path, "torch", tuple(ports))
 
 
@@ -262,7 +264,7 @@ def _of_repository(path: Path) -> ModelSource:
             f"{path}/config.pbtxt has max_batch_size {message.max_batch_size}. Give the model a "
             "batch dimension, with max_batch_size 1 or more."
         )
-    if not any(each.is_dir() and each.name.isdigit() for each in path.iterdir()):
+    if not any(entry.is_dir() and entry.name.isdigit() for entry in path.iterdir()):
         raise ParameterError(f"{path} has no version folder, such as 1")
 
     def port(tensor: Any) -> SourceTensor:
@@ -281,7 +283,7 @@ def _of_repository(path: Path) -> ModelSource:
 
 
 def _of_function(source: str) -> ModelSource:
-    """Call the function: it returns a model and example inputs, a batch of each."""
+    """Call the function, which returns a model and a batch of example inputs."""
     from helpers.models._own import networks
 
     sys.path.insert(0, os.getcwd())
@@ -297,40 +299,40 @@ def _of_function(source: str) -> ModelSource:
     if not (is_keras or is_torch):
         what = type(network).__name__
         raise CheckpointError(f"{source} returned a {what}. Return a PyTorch or Keras model.")
-    given = _arrays(source, example, _argument_names(network, is_keras))
-    if not given:
+    examples = _arrays(source, example, _argument_names(network, is_keras))
+    if not examples:
         raise CheckpointError(f"{source} returned no example inputs. Return a batch of each.")
     ports = tuple(
-        SourceTensor(name, str(array.dtype), array.shape) for name, array in given.items()
+        SourceTensor(name, str(array.dtype), array.shape) for name, array in examples.items()
     )
     for port in ports:
         check_name(source, port.name, "input")
     path = Path(spec.origin)
     return ModelSource(
-        *("function", path, "tensorflow" if is_keras else "torch"), ports, source, example=given
+        *("function", path, "tensorflow" if is_keras else "torch"), ports, source, example=examples
     )
 
 
 def _argument_names(network: Any, is_keras: bool) -> list[str]:
     if is_keras:
-        return [each.name for each in getattr(network, "inputs", None) or ()]
+        return [tensor.name for tensor in getattr(network, "inputs", None) or ()]
     return list(inspect.signature(network.forward).parameters)
 
 
 def _arrays(source: str, example: Any, names: Sequence[str]) -> Arrays:
-    """Return example inputs, a tensor, a sequence or a dict of them, as arrays by name."""
+    """Return example inputs (a tensor, a sequence or a dict of tensors) as arrays by name."""
     if not isinstance(example, Mapping):
         values = example if isinstance(example, (list, tuple)) else [example]
-        several = [each for each in names if each not in ("args", "kwargs")]
+        parameters = [name for name in names if name not in ("args", "kwargs")]
         example = {
-            several[place] if place < len(several) else f"input_{place}": value
-            for place, value in enumerate(values)
+            parameters[index] if index < len(parameters) else f"input_{index}": value
+            for index, value in enumerate(values)
         }
-    found = {}
+    arrays = {}
     for name, value in example.items():
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         if array.dtype.kind not in "fiub":
             raise CheckpointError(f"{source}: the example of '{name}' is not numeric")
-        found[str(name)] = array
-    in_order = [name for name in names if name in found]
-    return {name: found[name] for name in (in_order if len(in_order) == len(found) else found)}
+        arrays[str(name)] = array
+    in_order = [name for name in names if name in arrays]
+    return {name: arrays[name] for name in (in_order if len(in_order) == len(arrays) else arrays)}

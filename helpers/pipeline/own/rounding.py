@@ -1,8 +1,7 @@
-"""What rounding does to a model's outputs, seen by rounding: each result in it gets a relative
-error at random, of the size that a precision makes.
+"""Measure what rounding does to a model's outputs: every result gets a random relative error.
 
-How far rounding may carry the outputs does not follow from the sums of a network alone: an output
-that is a small share of a softmax, or a sample unlike all that it was trained with, multiplies it.
+The size of the error is that of a precision. The sums of a network alone do not bound its effect:
+a small softmax output, or a sample unlike the training data, multiplies it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,17 +20,17 @@ from helpers.models._rounding import UNIT_ROUNDOFF
 if TYPE_CHECKING:
     import onnx
 
-# Deviation of a relative error: half a roundoff in bf16; in fp32 as much as runtimes differ in
-# exponentials and the like too
+# Standard deviation of the relative error: half a unit roundoff in bf16 and fp16. In fp32 it is
+# larger, as runtimes also differ in functions such as exponentials.
 ERRORS = {"fp32": 4 * UNIT_ROUNDOFF["fp32"], "bf16": UNIT_ROUNDOFF["bf16"] / 2}
 ERRORS |= {"fp16": UNIT_ROUNDOFF["fp16"] / 2, "int8": UNIT_ROUNDOFF["int8"]}
-SPREAD = sqrt(3)  # of evenly spread errors to each side, in their deviations
-NO_UNIFORM = 22  # the opset from which on ONNX Runtime's CPU draws no evenly spread numbers
-SAFETY = 16  # times that what is served may differ: it is seen of few samples and one draw
-COARSE = 4  # a mean effect above such a part of what tells two samples apart tells nothing
-# Names of constants by which errors get a sign at random
-SIGNS = {each: f"rounding/{each}" for each in ("half", "yes", "above", "below")}
-# Operators that compute no number, but choose and move: they round nothing
+SPREAD = sqrt(3)  # half the range of a uniform distribution, in standard deviations
+NO_UNIFORM = 22  # the first opset in which ONNX Runtime's CPU has no uniform random numbers
+SAFETY = 16  # factor of a tolerance over an effect, which few samples and one draw measured
+COARSE = 4  # a mean error above the distance between two samples / COARSE rejects a precision
+# Names of constants that give errors a random sign
+SIGNS = {key: f"rounding/{key}" for key in ("half", "yes", "above", "below")}
+# Operators that select or move values, and so do not round them
 MOVING = {
     *("Constant", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
     *("Concat", "Split", "Gather", "GatherND", "Expand", "Tile", "Pad", "Shape", "MaxPool", "Relu"),
@@ -41,11 +40,11 @@ Bounds = tuple[float, float]
 
 
 class RoundingError(NamedTuple):
-    """What errors of a precision change."""
+    """The effect of a precision's rounding errors."""
 
-    largest: float  # change, in deviations of the output
+    largest: float  # change, in standard deviations of the output
     mean: float
-    kept: float  # of the decisions that the first output leads to: 1 if all
+    match_rate: float  # of the decisions by the first output
 
 
 Run = Callable[[Arrays], Arrays]
@@ -59,8 +58,9 @@ def effects(
     decision: str,
     precisions: Collection[str],
 ) -> dict[str, RoundingError]:
-    """Return the effect of each precision on the output that changes most; empty if nothing can be
-    changed, because the weights are frozen in a SavedModel.
+    """Return the effect of each precision on the output that changes most.
+
+    It is empty for a SavedModel with frozen weights, which cannot be changed.
     """
     if isinstance(network, Graph) and framework == "tensorflow":
         session: Any = network.session
@@ -75,83 +75,86 @@ def effects(
 
 
 def terms(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """Add up the terms of the sums over every weight, and count these sums.
+    """Count the terms of the sums over all weights, and these sums.
 
-    Where a network has branches beside each other that is more than its longest path has, which
-    widens the tolerances by its root only.
+    A network with parallel branches has more terms than its longest path. Tolerances grow with the
+    square root of that.
     """
     lengths = [prod(shape[:-1]) for shape in shapes if len(shape) > 1]
     return (sum(lengths), len(lengths)) if lengths else (1, 1)
 
 
 def widen_tolerances(
-    narrow: Mapping[str, Bounds], seen: Mapping[str, RoundingError], apart: float
+    narrow: Mapping[str, Bounds], errors: Mapping[str, RoundingError], apart: float
 ) -> dict[str, Bounds]:
-    """Widen bounds to `SAFETY` times the effects that were seen, where these are larger; not so far
-    that a mean bound would let another sample's outputs pass.
+    """Widen tolerances to `SAFETY` times the measured effects, where these are larger.
+
+    The mean tolerance stays below the distance to another sample's outputs.
     """
-    found = {}
-    for precision, (largest, mean, _) in seen.items():
+    tolerances = {}
+    for precision, (largest, mean, _) in errors.items():
         bounds = narrow[precision]
         limit = max(bounds[1], apart / 2)
-        found[precision] = (
+        tolerances[precision] = (
             max(bounds[0], SAFETY * largest),
             min(max(bounds[1], SAFETY * mean), limit),
         )
-    return found
+    return tolerances
 
 
 def rejected_precisions(
-    seen: Mapping[str, RoundingError], apart: float, asked: float
+    errors: Mapping[str, RoundingError], apart: float, min_match_rate: float
 ) -> dict[str, str]:
-    """Return the precisions whose rounding alone is too much, and why: outputs would
-    be like those of other samples, or fewer decisions be kept than the share `asked` for.
+    """Return the precisions whose rounding error is too large, and why.
+
+    Outputs would be as far off as those of other samples, or the match rate would be too low.
     """
-    found = {}
-    for precision, effect in seen.items():
+    rejected = {}
+    for precision, error in errors.items():
         if precision == "fp32":
             continue
-        if effect.mean > apart / COARSE:
-            found[precision] = (
-                f"rounding to {precision} changes the outputs by {effect.mean:.2g} standard "
+        if error.mean > apart / COARSE:
+            rejected[precision] = (
+                f"rounding to {precision} changes the outputs by {error.mean:.2g} standard "
                 f"deviations on average, and two samples differ by only {apart:.2g}"
             )
-        elif effect.kept < asked:
-            found[precision] = (
-                f"rounding to {precision} lowers the match rate to {effect.kept:.3f}, and {asked} "
-                "is required"
+        elif error.match_rate < min_match_rate:
+            rejected[precision] = (
+                f"rounding to {precision} lowers the match rate to {error.match_rate:.3f}, and "
+                f"{min_match_rate} is required"
             )
-    return found
+    return rejected
 
 
 def sample_distance(outputs: Arrays) -> float:
-    """Return the mean difference of a sample to the next one or to zeros, the lesser, of the
-    output where it is least.
+    """Return the mean distance of a sample to the next one or to zeros, whichever is less.
+
+    Of several outputs, the one with the least distance counts.
     """
-    found = []
+    distances = []
     for array in outputs.values():
         values = array.astype(np.float64)
         scale = float(values.std()) or 1.0
         parts = [np.abs(values).mean()]
         if len(values) > 1:
             parts.append(np.abs(values - np.roll(values, 1, 0)).mean())
-        found.append(min(parts) / scale)
-    return float(min(found))
+        distances.append(min(parts) / scale)
+    return float(min(distances))
 
 
 def _effect(right: Arrays, rounded: Arrays, decision: str) -> RoundingError:
     largest, mean = 0.0, 0.0
     first = next(iter(right))
-    kept = _kept(right[first], rounded[first], decision)
+    match_rate = _match_rate(right[first], rounded[first], decision)
     for name, array in right.items():
         values = array.astype(np.float64)
         apart = np.abs(rounded[name] - values) / (values.std() or np.abs(values).max() or 1)
         largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
-    return RoundingError(largest, mean, kept)
+    return RoundingError(largest, mean, match_rate)
 
 
-def _kept(right: Array, rounded: Array, decision: str) -> float:
-    """Return the share of decisions that are the same; one that differs may be one of many more."""
+def _match_rate(right: Array, rounded: Array, decision: str) -> float:
+    """Return the share of equal decisions; one difference is ignored, as samples are few."""
     if decision == "class":
         differ = int((classes(right) != classes(rounded)).sum())
         return 1 - max(0, differ - 1) / len(right)
@@ -160,8 +163,9 @@ def _kept(right: Array, rounded: Array, decision: str) -> float:
 
 
 def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: float) -> Arrays:
-    """Compute with an error of deviation `error` in each result, or in the weights alone where the
-    results of a framework cannot be had.
+    """Run with a relative error of deviation `error` in each result.
+
+    Where a framework gives no access to its results, only the weights get the error.
     """
     if isinstance(network, Graph) and framework == "onnxruntime":
         return OnnxRuntime(add_rounding_noise(network.content, error)).run(inputs)
@@ -174,14 +178,14 @@ def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: 
 
 
 def add_rounding_noise(model: "onnx.ModelProto", error: float) -> "onnx.ModelProto":
-    """Copy a graph, with a relative error in every weight and in every result that is computed."""
+    """Return a copy of a graph with a relative error in every weight and every computed result."""
     import onnx
 
     copy = type(model)()
     copy.CopyFrom(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # of operators that it does not know: their results get no error
+    except Exception:  # it does not know some operator: the results get no error
         inferred = model
     types = dict(_types(inferred.graph))
     _add_errors(copy.graph, types, {}, opset_of(model), error)
@@ -193,8 +197,8 @@ def add_rounding_noise(model: "onnx.ModelProto", error: float) -> "onnx.ModelPro
 
 
 def _types(graph: Any) -> Iterator[tuple[str, int]]:
-    for each in (*graph.value_info, *graph.output):
-        yield each.name, each.type.tensor_type.elem_type
+    for tensor in (*graph.value_info, *graph.output):
+        yield tensor.name, tensor.type.tensor_type.elem_type
     for node in graph.node:
         for inner in subgraphs(node):
             yield from _types(inner)
@@ -206,7 +210,7 @@ def _add_errors(
     from onnx import TensorProto, helper
 
     renamed, nodes = dict(outer), list[Any]()
-    ends = {each.name for each in graph.output}
+    ends = {output.name for output in graph.output}
 
     def add(source: str, target: str) -> None:
         seed, drawn = len(nodes) + 1, f"{target}/error"
@@ -217,27 +221,27 @@ def _add_errors(
                 "seed": float(seed),
             }
             nodes.append(helper.make_node("RandomUniformLike", [source], [drawn], **limits))
-        else:  # by the half that a dropout would keep
+        else:  # a dropout's mask chooses the sign
             half, yes, *values = SIGNS.values()
-            kept = [f"{target}/dropped", f"{target}/kept"]
-            nodes.append(helper.make_node("Dropout", [source, half, yes], kept, seed=seed))
-            nodes.append(helper.make_node("Where", [kept[1], *values], [drawn]))
+            masks = [f"{target}/dropped", f"{target}/kept"]
+            nodes.append(helper.make_node("Dropout", [source, half, yes], masks, seed=seed))
+            nodes.append(helper.make_node("Where", [masks[1], *values], [drawn]))
         nodes.append(helper.make_node("Mul", [source, drawn], [target]))
 
-    for each in graph.initializer:
-        if each.data_type == TensorProto.FLOAT and len(each.dims) > 1:
-            renamed[each.name] = f"{each.name}/rounded"
-            add(each.name, renamed[each.name])
+    for weight in graph.initializer:
+        if weight.data_type == TensorProto.FLOAT and len(weight.dims) > 1:
+            renamed[weight.name] = f"{weight.name}/rounded"
+            add(weight.name, renamed[weight.name])
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         for inner in subgraphs(node):
             _add_errors(inner, types, renamed, opset, error)
         nodes.append(node)
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             if types.get(name) != TensorProto.FLOAT or node.op_type in MOVING:
                 continue
             if name in ends:
-                node.output[place] = f"{name}/exact"
+                node.output[index] = f"{name}/exact"
                 add(f"{name}/exact", name)
             else:
                 renamed[name] = f"{name}/rounded"
@@ -277,11 +281,13 @@ def _noisy_torch(error: float) -> Iterator[None]:
 def _noisy_weights(variables: Any, error: float) -> Iterator[None]:
     """Add an error to TensorFlow's variables within the block."""
     draw = np.random.default_rng(0)
-    kept = [(each, each.numpy()) for each in variables if "float" in str(each.dtype)]
-    for variable, values in kept:
+    originals = [
+        (variable, variable.numpy()) for variable in variables if "float" in str(variable.dtype)
+    ]
+    for variable, values in originals:
         variable.assign(values * draw.normal(1, error, values.shape).astype(values.dtype))
     try:
         yield
     finally:
-        for variable, values in kept:
+        for variable, values in originals:
             variable.assign(values)

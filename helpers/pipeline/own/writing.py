@@ -25,9 +25,9 @@ from helpers.pipeline.own.origin import NOUNS
 from helpers.store import ROOT
 
 PROSE = Path(__file__).with_name("prose")
-SHOWN_BY = "resnet50"  # whose notebooks' code the new ones have
+SHOWN_BY = "resnet50"  # the model whose notebooks' code is copied
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report", "tune")
-SERVED = STAGES[2:6]  # of a model that is in a repository already
+SERVED = STAGES[2:6]  # the stages of a model that is already in a model repository
 DISPLAYS = {"show_images": "show_samples", "show_predictions": "show_answers"}
 RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
@@ -92,25 +92,25 @@ class Files:
 class Scored:
     """How a model is scored."""
 
-    metric: str = ""  # its name; empty: by agreement
+    metric: str = ""  # its name; empty: the match rate
     is_own: bool = False  # whether the package has a function of that name
     better: str = "higher"
 
 
-def package(title: str, found: InspectedModel, scored: Scored) -> dict[str, str]:
-    """Write the files of a model's package: its description, and what loads it."""
-    terms, count = found.terms
-    narrow = bounds([max(1, round(terms / count))] * count)  # only number and total decide
-    wide = narrow | rounding.widen_tolerances(narrow, found.effects, found.apart)
+def package(title: str, model: InspectedModel, scored: Scored) -> dict[str, str]:
+    """Write the files of a model's package: its description and the module that loads it."""
+    terms, count = model.terms
+    narrow = bounds([max(1, round(terms / count))] * count)  # only their count and total matter
+    wide = narrow | rounding.widen_tolerances(narrow, model.effects, model.apart)
     tolerances = {
         precision: tuple(float(f"{bound:.1e}") for bound in pair)
         for precision, pair in wide.items()
     }
     metrics = {scored.metric: scored.better} if scored.metric else {}
-    described = found.described(metrics=metrics, tolerances=tolerances).description
+    described = model.described(metrics=metrics, tolerances=tolerances).description
     fields = described.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=100)
-    names = {"title": title, "noun": NOUNS[found.origin.kind], "metric": scored.metric}
+    names = {"title": title, "noun": NOUNS[model.origin.kind], "metric": scored.metric}
     template = PACKAGE_WITH_METRIC if scored.is_own else PACKAGE
     return {
         "__init__.py": template.substitute(names),
@@ -125,29 +125,29 @@ def spelled(path: Path) -> str:
 
 def parameter_file(
     title: str,
-    found: InspectedModel,
+    model: InspectedModel,
     options: Sequence[Option],
     files: Files,
     calibration: int,
     device: str,
 ) -> str:
-    """Write the parameter file of a model: real, but quick."""
+    """Write the parameter file of a model, with short measurements."""
     first = options[0].fields
-    most = found.origin.most or (8 if found.description.is_batched else 1)
+    most = model.origin.most or (8 if model.description.is_batched else 1)
     batched = most >= 4
     defaults: dict[str, object] = {
         "dataset": spelled(files.samples) if files.samples else "generated",
-        "checkpoint": spelled(found.origin.path),
+        "checkpoint": spelled(model.origin.path),
     }
     if files.labels:
         defaults["labels"] = spelled(files.labels)
-    if found.dimensions:
-        defaults["dimensions"] = found.dimensions
+    if model.dimensions:
+        defaults["dimensions"] = model.dimensions
     defaults |= {
         "export_format": first["export_format"],
         "export_precision": first["export_precision"],
         "max_batch_size": most,
-        **({"preferred_batch_sizes": [4, 8]} if most >= 8 and not found.origin.most else {}),
+        **({"preferred_batch_sizes": [4, 8]} if most >= 8 and not model.origin.most else {}),
         "max_queue_delay_us": 1000,
         "batch_sizes": [4] if batched else [1],
         "concurrency": [4],
@@ -158,11 +158,11 @@ def parameter_file(
         "measurement_seconds": 5,
         "rates": [],
     }
-    if any(each.fields["precision"] == "int8" for each in options):
+    if any(option.fields["precision"] == "int8" for option in options):
         defaults["calibration_samples"] = calibration
-    kind = "docker" if found.origin.backend not in ("", "python") else "embedded"
+    kind = "docker" if model.origin.backend not in ("", "python") else "embedded"
     lines = [
-        f"# {title}, from {NOUNS[found.origin.kind]}, written by `triton-notebooks new`: edit it.",
+        f"# {title}, from {NOUNS[model.origin.kind]}, written by `triton-notebooks new`: edit it.",
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
         f"gpu: {_device_name(device)} ({title})",
         f"device: {device}",
@@ -173,21 +173,21 @@ def parameter_file(
     ]
     lines += [f"      {name}: {_flow(value)}" for name, value in defaults.items()]
     lines.append("    experiments:")
-    for place, option in enumerate(options):
-        own: dict[str, object] = {
+    for index, option in enumerate(options):
+        changes: dict[str, object] = {
             name: value for name, value in option.fields.items() if defaults.get(name) != value
         }
-        if not place:
-            own |= {"batch_sizes": [1, 4]} if batched else {}
-            own |= {"concurrency": [1, 4], "rates": [0.5]}
-        lines.append(f"      {option.name}: {_flow(own)}")
+        if not index:
+            changes |= {"batch_sizes": [1, 4]} if batched else {}
+            changes |= {"concurrency": [1, 4], "rates": [0.5]}
+        lines.append(f"      {option.name}: {_flow(changes)}")
     return "\n".join(lines) + "\n"
 
 
 def _device_name(device: str) -> str:
-    """Return the name of this machine's GPU, by which `doctor` and workers know it."""
+    """Return the name that `doctor` and workers give this machine's GPU."""
     if device == "gpu":
-        with suppress(DeviceError):  # the files can be written on a machine without one
+        with suppress(DeviceError):  # the files may be written on a machine without a GPU
             return target_name(this_gpu().name)
     return device.upper()
 
@@ -198,9 +198,9 @@ def _flow(value: object) -> str:
 
 
 def notebooks(
-    title: str, found: InspectedModel, options: Sequence[Option], files: Files, metric: str
+    title: str, model: InspectedModel, options: Sequence[Option], files: Files, metric: str
 ) -> dict[str, str]:
-    """Write the notebook of each stage: the code of every model's, and the prose of this room."""
+    """Write the notebook of each stage from the shared code and the templates in `prose`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -210,36 +210,36 @@ def notebooks(
         lstrip_blocks=True,
     )
     environment.filters |= {"tensors": tensors, "json": json.dumps}
-    kind = found.origin.kind
+    kind = model.origin.kind
     environment.globals |= {
         "title": title,
-        "model": found.description,
-        "dimensions": found.dimensions,
-        "terms": found.terms,
+        "model": model.description,
+        "dimensions": model.dimensions,
+        "terms": model.terms,
         "kind": kind,
-        "backend": found.origin.backend,
+        "backend": model.origin.backend,
         "source": NOUNS[kind],
-        "file": f"`{found.origin.function or found.origin.path.name}`",
+        "file": f"`{model.origin.function or model.origin.path.name}`",
         "file_words": FILES[kind],
-        "framework": FRAMEWORKS[found.origin.framework],
+        "framework": FRAMEWORKS[model.origin.framework],
         "options": options,
         "samples": files.samples and files.samples.name,
         "scored_by": metric,
         **_overrides(options, files),
     }
-    stages = SERVED if found.origin.backend else STAGES
+    stages = SERVED if model.origin.backend else STAGES
     texts = {stage: environment.get_template(f"{stage}.md.j2").render() for stage in stages}
     return {stage: _notebook(title, stage, text) for stage, text in texts.items()}
 
 
 def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
-    """Choose what the notebooks suggest to try: other files of the model where there are any."""
-    exports = list(dict.fromkeys(each.fields["export_format"] for each in options))
+    """Choose the alternatives that the notebooks suggest, such as another format."""
+    exports = list(dict.fromkeys(option.fields["export_format"] for option in options))
     export = {"dataset": "generated" if files.samples else "samples.npz"}
     if len(exports) > 1:
         export = {"export_format": exports[1], "format": exports[1]}
-    shown = next((each for each in options if each.changes_precision), options[0]).fields
-    others = [each.fields for each in options if each.fields != shown]
+    shown = next((option for option in options if option.changes_precision), options[0]).fields
+    others = [option.fields for option in options if option.fields != shown]
     others.sort(key=lambda fields: fields["format"] == shown["format"])  # another format first
     other = others[0] if others else shown
     return {
@@ -253,8 +253,8 @@ def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
 def tensors(axes: Sequence[TensorSpec]) -> str:
     """List tensors with their types and shapes."""
     named = [
-        f"`{each.name}` ({each.dtype}, {' x '.join(map(str, each.shape)) or 'one number'})"
-        for each in axes[:MOST]
+        f"`{tensor.name}` ({tensor.dtype}, {' x '.join(map(str, tensor.shape)) or 'one number'})"
+        for tensor in axes[:MOST]
     ]
     if len(axes) > MOST:
         named.append(f"{len(axes) - MOST} more")
@@ -262,25 +262,25 @@ def tensors(axes: Sequence[TensorSpec]) -> str:
 
 
 def _notebook(title: str, stage: str, prose: str) -> str:
-    """Put prose between the cells of code that it names."""
-    known = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
-    code = {cell["id"]: cell for cell in known["cells"] if cell["cell_type"] == "code"}
+    """Join prose and the code cells that it names to a notebook."""
+    notebook = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
+    code = {cell["id"]: cell for cell in notebook["cells"] if cell["cell_type"] == "code"}
     cells = []
-    for place, part in enumerate(re.split(r"^--- (\S+)\n", prose, flags=re.MULTILINE)):
-        if place % 2:
+    for index, part in enumerate(re.split(r"^--- (\S+)\n", prose, flags=re.MULTILINE)):
+        if index % 2:
             cell = code.pop(part)
             cells.append(cell | {"source": _code(title, "".join(cell["source"]))})
         elif part.strip():
-            text = {"cell_type": "markdown", "id": f"prose-{place // 2:02}", "metadata": {}}
+            text = {"cell_type": "markdown", "id": f"prose-{index // 2:02}", "metadata": {}}
             cells.append(text | {"source": _wrapped(part)})
     assert not code, f"the prose of {stage} leaves out {list(code)}"
     for cell in cells:
         cell["source"] = cell["source"].splitlines(keepends=True)
-    return json.dumps(known | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _wrapped(part: str) -> str:
-    """Wrap the paragraphs and items of a text in Markdown again; a drawing stays as it is."""
+    """Wrap the paragraphs and list items of Markdown again, but no code blocks."""
     blocks = []
     for block in re.split(r"\n{2,}", part.strip()):
         if block.startswith("```"):
@@ -288,25 +288,25 @@ def _wrapped(part: str) -> str:
             continue
         items = re.split(r"\n(?=- )", block)
         indent = "  " if block.startswith("- ") else ""
-        blocks.append("\n".join(fill(each, WIDTH, subsequent_indent=indent) for each in items))
+        blocks.append("\n".join(fill(item, WIDTH, subsequent_indent=indent) for item in items))
     return "\n\n".join(blocks)
 
 
 def _code(title: str, text: str) -> str:
     text = text.replace(f"helpers.models.{SHOWN_BY}.display", "helpers.models._own.display")
-    for known, own in DISPLAYS.items():
-        text = text.replace(known, own)
+    for name, replacement in DISPLAYS.items():
+        text = text.replace(name, replacement)
     return RESOLVE.sub(_resolve, text.replace(SHOWN_BY, title))
 
 
-def _resolve(found: re.Match[str]) -> str:
-    """Break the call that depends on the length of the model's name as ruff does."""
-    given = found[1].strip().rstrip(",").split(",")
-    words = [each.strip() for each in given]
+def _resolve(match: re.Match[str]) -> str:
+    """Break the call of `resolve` into lines as ruff does: its length depends on the model."""
+    arguments = match[1].strip().rstrip(",").split(",")
+    arguments = [argument.strip() for argument in arguments]
     for line in (
-        f"config = resolve({', '.join(words)})",
-        f"config = resolve(\n    {', '.join(words)}\n)",
+        f"config = resolve({', '.join(arguments)})",
+        f"config = resolve(\n    {', '.join(arguments)}\n)",
     ):
         if max(map(len, line.splitlines())) <= LONGEST:
             return line
-    return f"config = resolve(\n    {f',{chr(10)}    '.join(words)},\n)"
+    return f"config = resolve(\n    {f',{chr(10)}    '.join(arguments)},\n)"
