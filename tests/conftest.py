@@ -466,7 +466,7 @@ def abandoned() -> set[str]:
     return {
         name
         for name, holder in owners.items()
-        if (owner.is_dead(holder) if name.startswith(owner.PREFIX) else name not in used)
+        if (owner.is_stale(holder) if name.startswith(owner.PREFIX) else name not in used)
     }
 
 

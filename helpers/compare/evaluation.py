@@ -120,7 +120,7 @@ class CandidateEvaluator:
         vectors.
         """
         candidate = self.serve(choice, keep=choice)
-        if candidate.server.wire:
+        if candidate.server.codec:
             self.end_all()
             with served(candidate.config, "exact") as server:
                 self.checks, self.scores = evaluate(candidate.config, server)

@@ -20,7 +20,7 @@ from helpers.config import (
 )
 from helpers.errors import MeasurementError
 from helpers.inference import physical_cores, threads
-from helpers.machine import obstacle
+from helpers.machine import why_unavailable
 from helpers.store import find_artifact
 
 Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
@@ -90,7 +90,7 @@ def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
                 "format", [f"{name}-{precision}"]
             ):
                 continue
-            if why := obstacle(chosen):
+            if why := why_unavailable(chosen):
                 reasons[f"{name}-{precision}"] = why
             else:
                 runnable[f"{name}-{precision}"] = _making(chosen)

@@ -6,7 +6,7 @@ from helpers import formats
 from helpers.config import LessonConfig, Value, changed
 from helpers.errors import ParameterError
 from helpers.inference import physical_cores, threads
-from helpers.machine import obstacle
+from helpers.machine import why_unavailable
 from helpers.measure import Variant
 
 DELAYS_US = (0, 1000, 10_000)
@@ -68,7 +68,7 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
             fields["calibration_samples"] = CALIBRATION_SAMPLES
         try:
             chosen = changed(config, {**fields, "accelerator_precision": None})
-            reason = obstacle(chosen)
+            reason = why_unavailable(chosen)
         except ParameterError as error:
             reason = str(error)
         if reason:

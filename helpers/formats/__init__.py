@@ -85,7 +85,10 @@ class Build:
     capture_cuda_graph: bool = False
     samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
     calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
-    bounds: tuple[float, float] = (inf, inf)  # int8: the largest max and mean error, in deviations
+    tolerances: tuple[float, float] = (
+        inf,
+        inf,
+    )  # int8: the largest max and mean error, in deviations
     calls: list[str] = field(default_factory=list)  # of the tools, as one would type them
     # Runs a command in the server's image: takes a folder, then the command's first word and names
     # of files in that folder. None: the artifact is made in this process.

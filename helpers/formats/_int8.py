@@ -38,28 +38,27 @@ UNLIMITED = (inf, inf)
 CONVOLUTIONS = {"Conv", "Convolution", "GroupConvolution"}  # in ONNX, in OpenVINO
 
 
-def _ranges(bounds: tuple[float, float]) -> list[bool]:
+def _ranges(tolerances: tuple[float, float]) -> list[bool]:
     """Return whether weights are to have 7 bits, in the order in which to try."""
     if instructions("int8"):
         return [False]
-    return [True] if bounds == UNLIMITED else [False, True]
+    return [True] if tolerances == UNLIMITED else [False, True]
 
 
 def quantise_onnx(
     source: Path,
     path: Path,
     calibration: Sequence[Arrays],
-    bounds: tuple[float, float] = UNLIMITED,
+    tolerances: tuple[float, float] = UNLIMITED,
     symmetric: bool = False,
     record: Record = lambda *_, **__: None,
 ) -> None:
     """Write the fp32 graph `source` with QuantizeLinear and DequantizeLinear around each tensor
     that is to be int8: ONNX Runtime computes in int8 what stands between two such pairs.
 
-    An activation's range is that of the samples. While the outputs of the samples exceed `bounds`,
-    as in `quantise_openvino`, the layer that costs most accuracy goes back to fp32. `symmetric` is
-    what TensorRT reads: ranges with 0 in their middle, and biases in fp32. `record` records the
-    call.
+    An activation's range is that of the samples. While their outputs exceed `tolerances`, as in
+    `quantise_openvino`, the layer that costs most accuracy goes back to fp32. `symmetric` is what
+    TensorRT reads: ranges with 0 in their middle, and biases in fp32. `record` records the call.
     """
     import onnx
     from onnxruntime import quantization
@@ -78,7 +77,7 @@ def quantise_onnx(
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         exact = onnx.load(folded)
         has_convolutions = bool(CONVOLUTIONS & {node.op_type for node in exact.graph.node})
-        ranges = [False] if symmetric else _ranges(bounds)  # on a GPU nothing overflows
+        ranges = [False] if symmetric else _ranges(tolerances)  # on a GPU nothing overflows
         for reduced in ranges:
             options = {
                 "op_types_to_quantize": None if has_convolutions else PRODUCTS,
@@ -99,41 +98,44 @@ def quantise_onnx(
             if not has_convolutions:  # other operators take a product's input unrounded
                 others = [node.name for node in exact.graph.node if node.op_type not in PRODUCTS]
                 quantised = _revert_to_fp32(quantised, exact, others)
-            if reduced == ranges[-1] or _bound_usage(bounds, exact, quantised, calibration) <= 1:
+            if (
+                reduced == ranges[-1]
+                or _tolerance_usage(tolerances, exact, quantised, calibration) <= 1
+            ):
                 break
         record("onnxruntime.quantization.quantize_static", "source", "target", "samples", **options)
-        if bounds != UNLIMITED:
-            quantised = _with_accuracy_control(bounds, exact, quantised, calibration)
+        if tolerances != UNLIMITED:
+            quantised = _with_accuracy_control(tolerances, exact, quantised, calibration)
         onnx.save(quantised, path)
 
 
-def _bound_usage(
-    bounds: tuple[float, float],
+def _tolerance_usage(
+    tolerances: tuple[float, float],
     exact: "onnx.ModelProto",
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> float:
-    """Return the share of `bounds` that a graph uses for some of the samples."""
+    """Return the share of `tolerances` that a graph uses for some of the samples."""
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     pairs = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
-    return _bound_usage_of(pairs, bounds)
+    return _tolerance_usage_of(pairs, tolerances)
 
 
 def _with_accuracy_control(
-    bounds: tuple[float, float],
+    tolerances: tuple[float, float],
     exact: "onnx.ModelProto",
     quantised: "onnx.ModelProto",
     calibration: Sequence[Arrays],
 ) -> "onnx.ModelProto":
     """Return `quantised` with the fewest fp32 layers, from `exact`, that keep the outputs of the
-    samples within `bounds`. The layers that cost most on their own are the first.
+    samples within `tolerances`. The layers that cost most on their own are the first.
     """
     samples = calibration[:: ceil(len(calibration) / CHECKED)]
     expected = _outputs(exact, samples)
 
     def used(names: Iterable[str]) -> float:
         outputs = _outputs(_revert_to_fp32(quantised, exact, names), samples)
-        return _bound_usage_of(zip(outputs, expected, strict=True), bounds)
+        return _tolerance_usage_of(zip(outputs, expected, strict=True), tolerances)
 
     if used([]) <= 1:
         return quantised
@@ -186,8 +188,8 @@ def _unused_nodes(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
     return [node for node in graph.node if not read & set(node.output)]
 
 
-def _bound_usage_of(items: Iterable[Item], bounds: tuple[float, float]) -> float:
-    """Return the share of `bounds` that the outputs of some batches use; up to 1 is within them.
+def _tolerance_usage_of(items: Iterable[Item], tolerances: tuple[float, float]) -> float:
+    """Return the share of `tolerances` that outputs of some batches use; up to 1 is within them.
 
     An output that is constant within a batch is scaled by its deviation over all batches.
     """
@@ -201,7 +203,7 @@ def _bound_usage_of(items: Iterable[Item], bounds: tuple[float, float]) -> float
         for quantised, reference, fallback in zip(*batch, overall, strict=True):
             difference = np.abs(np.subtract(quantised, reference, dtype=np.float64))
             difference /= reference.std(dtype=np.float64) or fallback
-            used.append((difference.max() / bounds[0], difference.mean() / bounds[1]))
+            used.append((difference.max() / tolerances[0], difference.mean() / tolerances[1]))
     return float(max(np.max(used, axis=0)[0], np.mean(used, axis=0)[1]))
 
 
@@ -213,13 +215,13 @@ def _deviation(output: Array) -> float:
 def quantise_openvino(
     model: "openvino.Model",
     calibration: Sequence[Arrays],
-    bounds: tuple[float, float],
+    tolerances: tuple[float, float],
     record: Record = lambda *_, **__: None,
 ) -> "openvino.Model":
-    """Quantise by NNCF. While the outputs of the samples exceed `bounds`, the layer that costs
+    """Quantise by NNCF. While the outputs of the samples exceed `tolerances`, the layer that costs
     most accuracy goes back to fp32.
 
-    `bounds` are the largest max and mean difference, in standard deviations of each output.
+    `tolerances` are the largest max and mean difference, in standard deviations of each output.
     `record` records the call.
     """
     import openvino
@@ -233,9 +235,9 @@ def quantise_openvino(
     expected = [tuple(exact(batch).values()) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
-        """Return how much of the bounds is left, as a metric: 1 is best, below 0 is too far."""
+        """Return how much of the tolerances is left, as a metric: 1 is best, below 0 is too far."""
         outputs = ((tuple(compiled(batch).values()), expected) for batch, expected in items)
-        return 1 - _bound_usage_of(outputs, bounds), None
+        return 1 - _tolerance_usage_of(outputs, tolerances), None
 
     kinds = {node.get_type_name() for node in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
@@ -250,7 +252,7 @@ def quantise_openvino(
     recorded = {"subset_size": len(calibration), "preset": options["preset"]}
     scope = f"ignored_scope=nncf.IgnoredScope(types={ignored})"
     with _quiet():
-        for reduced in _ranges(bounds):
+        for reduced in _ranges(tolerances):
             advanced = nncf.AdvancedQuantizationParameters(
                 overflow_fix=nncf.OverflowFix.ENABLE if reduced else None,
                 activations_range_estimator_params=reached if ignored else None,

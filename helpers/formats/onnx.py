@@ -83,7 +83,7 @@ def _quantise(source: Source, path: Path, build: Build) -> None:
         if source.is_dir():
             full = Path(folder) / FILE
             make(source, full, replace(build, precision="fp32"))
-        _int8.quantise_onnx(full, path, build.calibration, build.bounds, record=build.record)
+        _int8.quantise_onnx(full, path, build.calibration, build.tolerances, record=build.record)
 
 
 def _save(model: "onnx.ModelProto", path: Path, build: Build) -> None:

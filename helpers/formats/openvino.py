@@ -30,7 +30,7 @@ def make(source: Source, path: Path, build: Build) -> None:
     model = openvino.convert_model(source)
     build.record("openvino.convert_model", f"'{Path(str(source)).name}'")
     if build.precision == "int8":
-        model = _int8.quantise_openvino(model, build.calibration, build.bounds, build.record)
+        model = _int8.quantise_openvino(model, build.calibration, build.tolerances, build.record)
     model.set_rt_info(_HINTS[build.precision], _openvino.PRECISION)
     build.record("model.set_rt_info", repr(_HINTS[build.precision]), repr(_openvino.PRECISION))
     openvino.save_model(model, path, compress_to_fp16=False)

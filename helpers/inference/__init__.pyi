@@ -13,12 +13,12 @@ from .datasets import (
     some,
 )
 from .ensemble import Component, framework_session, physical_cores, threads
-from .work import Work, exported_work
+from .work import GraphCost, exported_work
 
 __all__ = [
     "Component",
+    "GraphCost",
     "Prepared",
-    "Work",
     "asked",
     "build",
     "checkpoint_place",

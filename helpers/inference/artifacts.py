@@ -110,7 +110,7 @@ def _build(config: ExportConfig, fmt: Format, precision: str, inputs: Arrays) ->
     return Build(
         precision,
         inputs=inputs,
-        bounds=models.get(config.model).BOUNDS[precision],
+        tolerances=models.get(config.model).TOLERANCES[precision],
         outputs=tuple(tensor.name for tensor in graph.outputs.values()),
         samples=EXAMPLE_BATCH if graph.flat else 0,
         opset=config.opset,
@@ -124,7 +124,10 @@ def asked(config: ConvertConfig) -> list[Setting]:
         return []
     settings, fmt = list[Setting](), formats.get(config.format)
     if config.calibration:
-        (count, seed), (most, mean) = config.calibration, models.get(config.model).BOUNDS["int8"]
+        (count, seed), (most, mean) = (
+            config.calibration,
+            models.get(config.model).TOLERANCES["int8"],
+        )
         why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
         settings.append(Setting("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":

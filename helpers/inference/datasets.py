@@ -77,7 +77,7 @@ def _is_generated(config: ExportConfig) -> bool:
 def dataset_place(config: ExportConfig) -> Place:
     """Return the place of the data set: generated, made from raw files, or the user's."""
     path, raw = store.from_root(config.dataset), models.raw(config.model)
-    if _is_generated(config) or (raw and raw.holds_raw(path)):
+    if _is_generated(config) or (raw and raw.is_raw(path)):
         folder = recipe_folder(config, "dataset")
         return Place(folder, made=folder)
     return Place(path)

@@ -20,7 +20,7 @@ from helpers.config import DeployConfig, ExportConfig, StageConfig
 from helpers.formats import Arrays, Session
 from helpers.inference import chain
 from helpers.inference.chain import Chain, Step
-from helpers.models import Ensemble, Graph, Network, Part, Tensor, Wire
+from helpers.models import Ensemble, Graph, Network, Part, RequestCodec, Tensor
 from helpers.store import Artifact, link_or_copy, outputs
 from helpers.store import physical_cores as physical_cores
 
@@ -51,10 +51,10 @@ class EncodedSession:
     """A session that takes samples, and computes on their encoded form."""
 
     session: Session
-    wire: Wire
+    codec: RequestCodec
 
     def run(self, inputs: Arrays) -> Arrays:
-        return self.wire.decode(self.session.run(self.wire.encode(inputs)))
+        return self.codec.decode(self.session.run(self.codec.encode(inputs)))
 
 
 def composition(config: ExportConfig) -> Ensemble | None:
@@ -62,10 +62,10 @@ def composition(config: ExportConfig) -> Ensemble | None:
     return models.ensemble(config.model, config.lookup)
 
 
-def wire(config: ExportConfig, folder: Path) -> Wire | None:
+def codec_in(config: ExportConfig, folder: Path) -> RequestCodec | None:
     """Return how samples travel to the lookup whose files `folder` has; None if unchanged."""
     ensemble = composition(config)
-    return ensemble.wire(folder / ensemble.FOLDER) if ensemble else None
+    return ensemble.codec_in(folder / ensemble.FOLDER) if ensemble else None
 
 
 def databases_folder(config: ExportConfig, repository: Path) -> Path:
@@ -110,9 +110,9 @@ def _folder_in_environment(folder: Path) -> Iterator[None]:
             os.environ[store.FOLDER] = _folders[-1]
 
 
-def codec_of(config: DeployConfig, repository: Path) -> Wire | None:
+def codec_of(config: DeployConfig, repository: Path) -> RequestCodec | None:
     """Return how samples travel to the model that a repository holds."""
-    return wire(config, repository / served(config)[0].part.name / "1")
+    return codec_in(config, repository / served(config)[0].part.name / "1")
 
 
 def parts(config: ExportConfig) -> tuple[Part, ...]:
@@ -180,7 +180,7 @@ def load(
     if len(steps) == 1:
         session: Session = steps[0].session
         return session
-    codec = wire(config, folder(components(config, name)[0]))
+    codec = codec_in(config, folder(components(config, name)[0]))
     return EncodedSession(Chain(steps), codec) if codec else Chain(steps)
 
 
@@ -204,7 +204,7 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
     """Turn a request into the inputs of the graph; `folder` contains the parts before it."""
     *lookups, graph = parts(config)
     if ensemble := composition(config):
-        codec, lookup = wire(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
+        codec, lookup = codec_in(config, folder), ensemble.load(folder / ensemble.FOLDER, 1, "cpu")
         batch = Chain([step(lookups[0], lookup)]).run_all(codec.encode(batch) if codec else batch)
     chosen = {tensor.name: batch[name] for name, tensor in graph.inputs.items()}
     return {name: array.reshape(-1) for name, array in chosen.items()} if graph.flat else chosen

@@ -31,31 +31,31 @@ NOT_COUNTED = ("TensorIterator", "Loop", "If", "GRUSequence", "RNNSequence")
 
 
 @dataclass(frozen=True)
-class Work:
+class GraphCost:
     """The arithmetic and the memory traffic that a graph needs at least."""
 
     flop: float  # of a sample
     weights: float  # numbers that a batch reads once
-    looked_up: float  # numbers that a sample reads from tables
+    embedding_reads: float  # numbers that a sample reads from tables
     io_bytes: float  # of a sample's inputs and outputs
 
     def bytes(self, precision: str, batch: float) -> float:
         """Return the bytes that a sample of a batch moves with weights in `precision`."""
-        return BYTES[precision] * (self.weights / batch + self.looked_up) + self.io_bytes
+        return BYTES[precision] * (self.weights / batch + self.embedding_reads) + self.io_bytes
 
     def facts(self) -> dict[str, JsonValue]:
         """Return the fields as an artifact's manifest keeps them."""
         return asdict(self)
 
 
-def exported_work(config: ExportConfig) -> Work | None:
+def exported_work(config: ExportConfig) -> GraphCost | None:
     """Read what the experiment's exported graph needs; None if it could not be counted."""
     artifact = find_artifact(artifact_folder(config, "export"))
     counts = artifact.facts.get("work") if artifact else None
-    return TypeAdapter(Work).validate_python(counts) if isinstance(counts, dict) else None
+    return TypeAdapter(GraphCost).validate_python(counts) if isinstance(counts, dict) else None
 
 
-def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
+def count(path: Path, inputs: Arrays, samples: int = 0) -> GraphCost:
     """Count what the exported file `path` needs for a sample of `inputs`, a batch in its order.
 
     `samples` is how many these are, where they are flat. Raises ValueError for an operation that
@@ -67,18 +67,18 @@ def count(path: Path, inputs: Arrays, samples: int = 0) -> Work:
     ports = [ports_by_name.get(name, port) for name, port in zip(inputs, model.inputs, strict=True)]
     model.reshape({port: array.shape for port, array in zip(ports, inputs.values(), strict=True)})
     size = samples or len(next(iter(inputs.values())))
-    flop, weights, looked_up = 0.0, 0, 0
+    flop, weights, embedding_reads = 0.0, 0, 0
     for node in model.get_ordered_ops():
         flop += _flop(node)
         if node.get_type_name() == "Constant" and _is_weight(node):
             read = _looked_up(node)
-            looked_up += read or 0
+            embedding_reads += read or 0
             weights += prod(node.get_output_shape(0)) if read is None else 0
     moved = sum(
         prod(port.get_shape()) * port.get_element_type().size
         for port in (*model.inputs, *model.outputs)
     )
-    return Work(flop / size, weights, looked_up / size, moved / size)
+    return GraphCost(flop / size, weights, embedding_reads / size, moved / size)
 
 
 def _read(path: Path) -> "openvino.Model":

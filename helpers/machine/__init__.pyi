@@ -1,6 +1,6 @@
 from .checks import Check, matches_target, run_checks, target_name, this_gpu
 from .packages import BROKEN, require
-from .preflight import compare_obstacle, obstacle
+from .preflight import why_lesson_unavailable, why_unavailable
 from .probe import diagnose
 from .provenance import COMMAND_VARIABLE
 
@@ -8,12 +8,12 @@ __all__ = [
     "BROKEN",
     "COMMAND_VARIABLE",
     "Check",
-    "compare_obstacle",
     "diagnose",
     "matches_target",
-    "obstacle",
     "require",
     "run_checks",
     "target_name",
     "this_gpu",
+    "why_lesson_unavailable",
+    "why_unavailable",
 ]

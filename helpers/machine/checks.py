@@ -69,7 +69,7 @@ def run_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
         checks += _docker(in_docker)
     checks += _packages(configs)
     for config in configs:
-        reason = preflight.obstacle(config)
+        reason = preflight.why_unavailable(config)
         name = f"{config.model} {config.experiment}"
         checks.append(Check(name, not reason, reason or "can run here"))
     return checks

@@ -49,7 +49,7 @@ def needed(config: ConvertConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def obstacle(config: ConvertConfig) -> str:
+def why_unavailable(config: ConvertConfig) -> str:
     """Return which package of an experiment cannot be imported, in one line; empty if all can."""
     return next((words(name, fault) for name, fault in faults(needed(config)).items()), "")
 

@@ -19,13 +19,13 @@ from helpers.triton import binaries, containers, native
 LOWEST_FOR_EMBEDDED = "525.60.13"
 
 
-def obstacle(config: ConvertConfig) -> str:
+def why_unavailable(config: ConvertConfig) -> str:
     """Return in one line why this machine cannot run the experiment; empty if it can."""
     return (
         gpu_obstacle(config)
         or server_obstacle(config.server)
         or _format_obstacle(config)
-        or packages.obstacle(config)
+        or packages.why_unavailable(config)
     )
 
 
@@ -105,7 +105,7 @@ def server_obstacle(server: Server) -> str:
     return ""
 
 
-def compare_obstacle(config: StageConfig) -> str:
+def why_lesson_unavailable(config: StageConfig) -> str:
     """Return why the stage cannot compare configurations on the target's server; empty if it can
     or compares none.
     """
@@ -131,10 +131,10 @@ def _format_obstacle(config: ConvertConfig) -> str:
         if precision not in supported:
             has = f"Use one of {', '.join(supported)}." if supported else "Use another format."
             return f"{name} does not support {precision} on a {config.device}. {has}"
-    if config.precision not in models.get(config.model).BOUNDS:
+    if config.precision not in models.get(config.model).TOLERANCES:
         return f"{config.model} has no tolerances for {config.precision}"
     if config.server.is_native:
-        return native.obstacle(config)
+        return native.why_unavailable(config)
     if config.accelerator != "none":
         return (
             f"The embedded server does not support accelerator {config.accelerator}. "

@@ -35,15 +35,15 @@ from .operators import profile_operators
 from .parity_plot import show_parity
 from .peaks import highest_peaks
 from .rows import Window
-from .statistics import Interval, judge_budget, littles_law
-from .words import BOUNDS, interval, with_intervals
+from .statistics import Interval, check_budget, littles_law
+from .words import TOLERANCES, interval, with_intervals
 
 __all__ = [
-    "BOUNDS",
     "KEPT_SHARE",
     "MATCHED_SHARE",
     "MATCH_RATE",
     "RETRY_VARIABLE",
+    "TOLERANCES",
     "Candidate",
     "Comparison",
     "Interval",
@@ -53,6 +53,7 @@ __all__ = [
     "Variant",
     "Window",
     "check",
+    "check_budget",
     "command_line",
     "compare",
     "compute_reference",
@@ -63,7 +64,6 @@ __all__ = [
     "evaluation_outputs",
     "highest_peaks",
     "interval",
-    "judge_budget",
     "littles_law",
     "measure_interleaved",
     "measure_offline",

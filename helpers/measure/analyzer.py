@@ -32,8 +32,8 @@ from helpers.triton import (
     last_lines,
     libraries,
     perf_analyzer,
+    remove_shared_memory,
     supervised,
-    sweep,
 )
 
 WINDOWS = 3  # perf_analyzer reports once it has three
@@ -95,7 +95,7 @@ def shared_memory_patterns(inputs: Sequence[str], outputs: Sequence[str]) -> lis
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One point of a sweep: the model, the data and the number of clients."""
+    """One load of a sweep: the model, the data and the number of clients."""
 
     model: str
     data: Path
@@ -175,7 +175,7 @@ def run(point: LoadPoint, server: Server) -> Window:
     """
     failure = "perf_analyzer left no record of its requests"
     for _ in range(ATTEMPTS):
-        sweep(point.regions)
+        remove_shared_memory(point.regions)
         with temporary_folder() as folder:
             clock = time.time() - time.monotonic()
             code = _perform(point, server, folder)
@@ -214,7 +214,7 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
     before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (
         (folder / "log").open("wb") as log,
-        supervised(command, log=log, env=env, sweep=point.regions) as analyzer,
+        supervised(command, log=log, env=env, shm_patterns=point.regions) as analyzer,
     ):
         if point.rate:
             with suppress(subprocess.TimeoutExpired):

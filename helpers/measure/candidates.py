@@ -13,11 +13,11 @@ import numpy as np
 from helpers.config import CompareConfig, LessonConfig, artifact_folder, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import require
-from helpers.machine import compare_obstacle
+from helpers.machine import why_lesson_unavailable
 from helpers.measure import analyzer, background, memory, sweep
 from helpers.measure.interleave import Ratio, interleave, paired_ratio
 from helpers.measure.rows import Window, block_size, measure_row
-from helpers.measure.statistics import MIN_RUNS, geometric_mean, judge_budget
+from helpers.measure.statistics import MIN_RUNS, check_budget, geometric_mean
 from helpers.models import Arrays
 from helpers.results import Row
 from helpers.store import Artifact
@@ -135,7 +135,7 @@ class LoadSession:
             rounds=len(runs[1]),
             throughput=geometric_mean([run.throughput for run in runs[1]]),
             p99_latency_ms=float(np.percentile(latencies, 99)),
-            budget=judge_budget(latencies, budget_ms)[0] if budget_ms else "",
+            budget=check_budget(latencies, budget_ms)[0] if budget_ms else "",
             background_cpu_cores=others_cores(),
         )
 
@@ -146,7 +146,7 @@ def served(config: CompareConfig, scenario: str = "online", log: str = "") -> It
 
     Raises `DeploymentError` if the target's server is not started by this package.
     """
-    if reason := compare_obstacle(config):
+    if reason := why_lesson_unavailable(config):
         raise DeploymentError(reason)
     converted, folder = require(config, "convert"), artifact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=folder, prefix=f".{config.stage}.") as name:

@@ -169,7 +169,7 @@ def _load(
     config: ConvertConfig, artifact: Artifact, name: str, inputs: Arrays
 ) -> tuple[Session | None, str]:
     """Load a graph and call it once; return its session, or why it cannot be timed."""
-    fmt, reason = formats.get(name), obstacle(config, name)
+    fmt, reason = formats.get(name), why_unavailable(config, name)
     if reason:
         return None, reason
     try:
@@ -180,7 +180,7 @@ def _load(
     return session, ""
 
 
-def obstacle(config: ConvertConfig, name: str) -> str:
+def why_unavailable(config: ConvertConfig, name: str) -> str:
     """Return in one line why this process cannot run a format on the device; empty if it can."""
     if config.device not in formats.get(name).PRECISIONS:
         return f"not timed: {name} does not run on a {config.device.upper()}"

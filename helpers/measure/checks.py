@@ -84,7 +84,7 @@ def check(
     or with the converted model's, within `bounds`.
     """
     against = "converted model" if bounds else "reference"
-    limits = bounds or models.get(config.model).BOUNDS[precision]
+    limits = bounds or models.get(config.model).TOLERANCES[precision]
     differences = tuple(
         difference(output, actual.get(output, np.empty(0)), reference[output], limits)
         for output in reference
@@ -159,7 +159,7 @@ def served_precision(config: DeployConfig) -> str:
 
 def _coarsest(config: ExportConfig, precision: str) -> str:
     """Return the coarser precision of a graph and of the tables before it, by their tolerances."""
-    bounds = models.get(config.model).BOUNDS
+    bounds = models.get(config.model).TOLERANCES
     return max(precision, config.table_precision, key=lambda name: bounds[name])
 
 
@@ -274,7 +274,7 @@ def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck,
     if expected:
         # another host has other versions, and on a GPU every process chooses its kernels anew
         is_same = config.server.kind == "embedded" and config.device == "cpu"
-        bounds = (0.0, 0.0) if is_same else models.get(model).BOUNDS[precision]
+        bounds = (0.0, 0.0) if is_same else models.get(model).TOLERANCES[precision]
         checks.append(check("served", config, precision, actual, expected, bounds))
     return tuple(checks)
 
@@ -310,7 +310,7 @@ def _against_itself(
     right = server.infer_all(config.model, requests(config, dataset, 1))
     clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
     actual = server.infer_all(config.model, requests(config, dataset, 1), clients)
-    limits = models.get(config.model).BOUNDS[config.precision]
+    limits = models.get(config.model).TOLERANCES[config.precision]
     under_load = check("served under load", config, config.precision, actual, right, limits)
     alone = under_load.model_copy(update={"reference": "same model, one client"})
     task_scores = scores(config, dataset.score(right), dataset.score(actual))

@@ -123,7 +123,7 @@ def run(
         while queries := queue.get():
             answer(ask, queries)
 
-    def talk(ask: Ask) -> Trial:
+    def send_queries(ask: Ask) -> Trial:
         def issue(queries: "Sequence[QuerySample]") -> None:
             for start in range(0, len(queries), test.joined):
                 chosen = queries[start : start + test.joined]
@@ -140,9 +140,9 @@ def run(
 
     # not in the main thread, where Ctrl-C would be raised within LoadGen's calls
     with ThreadPoolExecutor(1 + clients) as pool:
-        trial = pool.submit(server.converse, model, talk)
+        trial = pool.submit(server.with_client, model, send_queries)
         for _ in range(clients):
-            pool.submit(server.converse, model, client)
+            pool.submit(server.with_client, model, client)
         return trial.result()
 
 
@@ -210,7 +210,7 @@ def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]
     (rows,) = requests(config, open_dataset(config), number, number)
     samples = [batch(rows, start, size) for start in range(number)]
     right = [flat(batch(reference, start, size), outputs, 0, size) for start in range(number)]
-    largest, _ = models.get(model).BOUNDS[served_precision(config)]
+    largest, _ = models.get(model).TOLERANCES[served_precision(config)]
     deviations = {name: np.full(array.shape, array.std()) for name, array in reference.items()}
     bounds = largest * flat(batch(deviations, 0, size), outputs, 0, size)
     checked: list[int] = []

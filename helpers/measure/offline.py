@@ -89,7 +89,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
     """
     refused = apply_settings()
     samples, session = sweep.distinct_samples(config), load_in_process(config)
-    passes = lookups.measure(config, server) if server.wire else ()
+    passes = lookups.measure(config, server) if server.codec else ()
     shared_memory = config.shared_memory if server.is_local else "none"
 
     def points(_: list[Row]) -> Iterable[Point]:
@@ -102,7 +102,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
                 if in_process and shared_memory == "cuda" and hasattr(session, "run_on_device"):
                     device = OnDevice(in_process.session)
                     in_process = InProcessModel(device, [device.put(inputs) for inputs in batches])
-                if session and server.wire:
+                if session and server.codec:
                     for inputs in batches:  # its own cache has to be as warm as the server's
                         session.run(inputs)
                 run_rounds(config, server, in_process, batches[0], load, runs)
@@ -130,7 +130,7 @@ def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> W
     """
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
     interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, NOOP_INTERVAL_MS)
-    request = sweep.sent(server, one if server.wire else batch(one, 0, 1), load.batch_size)
+    request = sweep.sent(server, one if server.codec else batch(one, 0, 1), load.batch_size)
     with analyzer.input_data(request) as data:
         noop = replace(load, model=server.identity, parts=("",), data=data, interval_ms=interval)
         return runs.load(noop)

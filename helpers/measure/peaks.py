@@ -14,7 +14,7 @@ from functools import cache, partial
 import numpy as np
 
 from helpers.formats import block_telemetry, installed_version
-from helpers.inference import Work
+from helpers.inference import GraphCost
 from helpers.results import Peaks, Row
 
 SECONDS = 0.02  # for the matrix multiplications, and for the copy
@@ -70,7 +70,7 @@ def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
     )
 
 
-def limited(row: Row, work: Work, peaks: Peaks, precision: str) -> Row:
+def limited(row: Row, work: GraphCost, peaks: Peaks, precision: str) -> Row:
     """Add to a row which roofline bound is the nearer one, and its share of it.
 
     A sample takes at least its operations at the peak of the precision, and at least its bytes at

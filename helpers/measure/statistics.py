@@ -123,7 +123,7 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
     return low, high
 
 
-def judge_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
+def check_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
     """Return whether at most 1% of requests, in sequence, take longer than a budget: "met", "not
     met" or "unconfirmed". Return too how many requests would confirm it if no more took longer.
     Requests count for as many as their correlation leaves.

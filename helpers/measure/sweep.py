@@ -64,10 +64,10 @@ def count(samples: Arrays) -> int:
 
 def sent(server: Server, samples: Arrays, size: int) -> Arrays:
     """Return what is sent: the samples, or requests of `size` of them each."""
-    if server.wire is None:
+    if server.codec is None:
         return samples
     starts = range(0, max(count(samples), size), size)
-    requests = [server.wire.encode(batch(samples, start, size)) for start in starts]
+    requests = [server.codec.encode(batch(samples, start, size)) for start in starts]
     return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
@@ -108,7 +108,7 @@ def load_of(
         data,
         analyzer.shared_memory_patterns(list(inputs), outputs),
         parts=[component.part.name for component in served] if len(served) > 1 else [""],
-        flat=bool(server.wire),
+        flat=bool(server.codec),
     )
 
 
@@ -141,7 +141,7 @@ def run(
         began = time.monotonic()
         at_first = peaks.measure(*peak_arguments) if server.is_local else None
         for point in points(rows):
-            size = point.fields["batch_size"] if server.wire or point.repeated else 0
+            size = point.fields["batch_size"] if server.codec or point.repeated else 0
             chosen = batch(samples, 0, size) if point.repeated else samples
             if (size, point.repeated) not in data:
                 inputs = analyzer.input_data(sent(server, chosen, size))
@@ -219,7 +219,7 @@ def _measure(
             return analyzer.run(timed, server)
 
     runs = Runs(load_server, watched, speed=speed)
-    before = server.counters(LOOKUPS) if server.wire else {}
+    before = server.counters(LOOKUPS) if server.codec else {}
     peak_mb = memory.watch_peak(server.processes)
     try:
         point.measure(load, runs)

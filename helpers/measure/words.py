@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 OF_SOME = {"repeated", "hit_rate", "default_share", "noop_reason"}  # shown if any row has a value
-BOUNDS = {  # the columns of an interval's ends, for each column that has one
+TOLERANCES = {  # the columns of an interval's ends, for each column that has one
     "throughput": ["throughput_low", "throughput_high"],
     "p99_latency_ms": ["p99_low_ms", "p99_high_ms"],
     "relative_throughput": ["relative_throughput_low", "relative_throughput_high"],
@@ -39,7 +39,7 @@ def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
     """
     shown = [name for name in columns if name not in OF_SOME or _is_used(rows[name])]
     chosen = rows[shown].copy()
-    for name, (lowest, highest) in BOUNDS.items():
+    for name, (lowest, highest) in TOLERANCES.items():
         if name not in columns:
             continue
         values = np.asarray(rows[[name, lowest, highest, "requests"]], np.float64)

@@ -151,7 +151,7 @@ class Session(Protocol):
 class Raw(Protocol):
     """The preparation of a data set from public raw files."""
 
-    def holds_raw(self, path: Path) -> bool:
+    def is_raw(self, path: Path) -> bool:
         """Return whether a file or folder holds public raw files, not a prepared set."""
 
     def prepare_raw(self, config: Config, source: Path, folder: Path) -> None:
@@ -162,7 +162,7 @@ class Raw(Protocol):
         """
 
 
-class Spread(Protocol):
+class ParallelMap(Protocol):
     """A function that runs independent calls, on this machine or others, and returns their results
     in order.
     """
@@ -176,7 +176,7 @@ class RawParts(Protocol):
     """The preparation of a data set from large raw files on many machines."""
 
     def prepare_parts(
-        self, config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+        self, config: Config, source: Path, folder: Path, scratch: Path, spread: ParallelMap
     ) -> None:
         """Write the set of `Raw.prepare_raw` by calls of `spread`, with intermediate files in
         `scratch`. A repeated call makes only the files that are missing there.
@@ -185,7 +185,7 @@ class RawParts(Protocol):
         """
 
 
-class Wire(Protocol):
+class RequestCodec(Protocol):
     """The encoding of requests and responses for a model with another tensor layout."""
 
     def encode(self, batch: Arrays) -> Arrays:
@@ -221,7 +221,7 @@ class Ensemble(Protocol):
     def configure(self, config: Deployment, path: Path) -> tuple[str, ...]:
         """Add the deployment's settings to `path`; return the modules that they need."""
 
-    def wire(self, path: Path) -> Wire | None:
+    def codec_in(self, path: Path) -> RequestCodec | None:
         """Return the encoding of requests for the folder `path`; None if samples need none."""
 
 
@@ -257,7 +257,7 @@ class Model(ABC):
     CALIBRATION: ClassVar[tuple[int, int]] = (128, 8)
     # Precision -> largest (max, mean) absolute difference from the framework in fp32, in standard
     # deviations of each output.
-    BOUNDS: dict[str, tuple[float, float]]
+    TOLERANCES: dict[str, tuple[float, float]]
 
     @property
     def dimensions(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ LARGEST, MEAN = 4, 1  # lambda: of 10,000 normal errors the largest is about 4 d
 LARGEST_INT8 = 8
 
 
-def bounds(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
+def tolerances_for(sums: Sequence[int]) -> dict[str, tuple[float, float]]:
     """Return the largest (max, mean) difference for each precision.
 
     `sums` has the number of terms of each sum on the longest path. They are the inner dimensions of

@@ -22,7 +22,7 @@ from helpers.config import (
 )
 from helpers.config import stages as config_stages
 from helpers.inference import checkpoint_place, dataset_place
-from helpers.machine import compare_obstacle, obstacle
+from helpers.machine import why_lesson_unavailable, why_unavailable
 from helpers.store import ROOT, find_artifact, is_remote, is_unchanged, known_digest
 
 DEFAULT_STAGE_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 6, 420, 120, 90, 90), strict=True))
@@ -34,7 +34,7 @@ class Job:
     """One notebook to run: a stage of an experiment, or a model's report or lesson."""
 
     config: StageConfig
-    obstacle: str = ""  # why this machine cannot run it
+    why_unavailable: str = ""  # why this machine cannot run it
     needs: Path | None = None  # the result that must exist first
 
     @property
@@ -51,7 +51,7 @@ def plan(
     params: Parameters,
     chosen: list[tuple[str, str]],
     stages: Sequence[str],
-    ask: Callable[[ConvertConfig], str] = obstacle,
+    ask: Callable[[ConvertConfig], str] = why_unavailable,
 ) -> list[Job]:
     """List the jobs in order; a stage that experiments share is one job, of the first of them.
 
@@ -70,9 +70,9 @@ def plan(
                     before = needed(model, stage)
                     needs = Job(configs[experiment, before]).result if before else None
                     config = configs[experiment, stage]
-                    job = Job(config, reason or compare_obstacle(config), needs)
+                    job = Job(config, reason or why_lesson_unavailable(config), needs)
                     previous = jobs.get(job.result)
-                    if previous is None or previous.obstacle:  # one that can run is enough
+                    if previous is None or previous.why_unavailable:  # one that can run is enough
                         jobs[job.result] = job
         if not stages or "report" in stages:
             report = Job(configure(params, model, "", "report"))
@@ -85,7 +85,7 @@ def plan(
             needs = Job(configs[first, STAGE[lesson.stage].needs]).result
             conversion = configs[first, "convert"]
             assert isinstance(conversion, ConvertConfig)
-            job = Job(lesson, ask(conversion) or compare_obstacle(lesson), needs)
+            job = Job(lesson, ask(conversion) or why_lesson_unavailable(lesson), needs)
             jobs[job.result] = job
     return list(jobs.values())
 
@@ -183,7 +183,7 @@ def due(jobs: Sequence[Job], force: bool, away: bool = False) -> dict[Path, str]
     digests: dict[str, str] = {}
     for job in jobs:
         config = job.config
-        if job.obstacle:
+        if job.why_unavailable:
             continue
         model = (config.target, config.model)
         is_upstream = job.needs in reasons or (config.stage == "report" and model in renewed)
@@ -222,8 +222,8 @@ def explain(
     """Print what a run would do, by the `reasons` of `due`, and how long it would take."""
     expected = estimates(jobs)
     for job in jobs:
-        if job.obstacle:
-            say(f"{job.name}: would be skipped: {job.obstacle}")
+        if job.why_unavailable:
+            say(f"{job.name}: would be skipped: {job.why_unavailable}")
         elif why := reasons.get(job.result):
             say(f"{job.name}: would run ({why}, about {expected[job.result]:.0f} s)")
         else:

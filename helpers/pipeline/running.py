@@ -24,7 +24,7 @@ from helpers.config import (
 )
 from helpers.display import Lines
 from helpers.errors import DeploymentError, InstallationError, ParameterError, StageError
-from helpers.machine import BROKEN, COMMAND_VARIABLE, obstacle
+from helpers.machine import BROKEN, COMMAND_VARIABLE, why_unavailable
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import (
     Job,
@@ -87,7 +87,7 @@ def run(
     say = say or Lines()
     plans = read_plans(files, models, experiments, stages)
     every = [job for _, _, jobs in plans for job in jobs if job.config.stage != "report"]
-    obstacles = [job.obstacle for job in every if job.obstacle.startswith(BROKEN)]
+    obstacles = [job.why_unavailable for job in every if job.why_unavailable.startswith(BROKEN)]
     if obstacles and len(obstacles) == len(every):
         raise InstallationError("; ".join(dict.fromkeys(obstacles)))
     if dry_run:
@@ -104,7 +104,7 @@ def read_plans(
     models: Sequence[str],
     experiments: Sequence[str],
     stages: Sequence[str],
-    ask: Callable[[ConvertConfig], str] = obstacle,
+    ask: Callable[[ConvertConfig], str] = why_unavailable,
 ) -> list[Plan]:
     """Read parameter files, by default params/cpu.yaml, and list the jobs of the chosen stages.
 
@@ -255,7 +255,7 @@ class Runner:
             for job in jobs
             if job.config.model == model
             and job.config.stage.startswith("perf")
-            and not job.obstacle
+            and not job.why_unavailable
         ]
         finished = [results.read(path) for path in measured if path not in self.pending]
         done = sum(result is not None and result.state == "done" for result in finished)
@@ -280,9 +280,9 @@ class Runner:
 
     def run_job(self, job: Job, name: str, is_due: bool) -> str:
         """Run one job if it is due, write its state and return it."""
-        if job.obstacle:
-            self.say(f"{name}: skipped: {job.obstacle}")
-            write_status(job, "skipped", job.obstacle)
+        if job.why_unavailable:
+            self.say(f"{name}: skipped: {job.why_unavailable}")
+            write_status(job, "skipped", job.why_unavailable)
             return "skipped"
         if waits := missing_prerequisite(job):
             self.say(f"{name}: blocked: {waits}")

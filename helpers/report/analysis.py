@@ -15,7 +15,7 @@ import numpy as np
 
 from helpers import results
 from helpers.config import ReportConfig, Value
-from helpers.measure import Interval, Ratio, Window, highest_peaks, judge_budget
+from helpers.measure import Interval, Ratio, Window, check_budget, highest_peaks
 from helpers.results import Peaks, Result, Results, Row
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def stages(by_experiment: Results, *names: str) -> Iterator[tuple[str, Result]]:
 
 
 def frame(config: ReportConfig, by_experiment: Results, open_loop: bool = False) -> "DataFrame":
-    """Return the measurements of all experiments as one table, with the result of `judge_budget`:
+    """Return the measurements of all experiments as one table, with the result of `check_budget`:
     those of request-rate mode (`open_loop`), or all others without repeated batches.
     """
     from pandas import DataFrame
@@ -56,7 +56,7 @@ def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
         return {}
     runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
     latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
-    word, needed = judge_budget(latencies, budget(config))
+    word, needed = check_budget(latencies, budget(config))
     return {"budget": word, "budget_needs": needed}
 
 

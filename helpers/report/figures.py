@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.display import GREY, INK, canvas, mark_decades, subplots
-from helpers.measure import BOUNDS
+from helpers.measure import TOLERANCES
 from helpers.report import style
 from helpers.report.analysis import TRUSTED, UNLIMITED, leaders, measured, pareto, workloads
 from helpers.results import Peaks
@@ -163,7 +163,7 @@ def _scale(axes: "Axes", points: "DataFrame", panel: Panel, limit: float) -> Non
         _mark_budget(axes, limit)
         values = concat([values, Series([limit])])
     if panel.equal is not None:
-        columns = [*panel.columns, *BOUNDS["relative_throughput"]]
+        columns = [*panel.columns, *TOLERANCES["relative_throughput"]]
         low, high = points[columns].min(axis=None), points[columns].max(axis=None)
         axes.set_ylim(max(0, low - 0.1), max(panel.equal, high) + 0.03)
         axes.axhline(panel.equal, color=INK, lw=1, zorder=1)

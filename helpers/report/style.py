@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from helpers.display import COLOURS, GREY, WIDTH, canvas, mark_decades, number
-from helpers.measure import BOUNDS
+from helpers.measure import TOLERANCES
 from helpers.report.analysis import stable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fil
     colour, shape = style
     axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
     for axis, column in (("xerr", x), ("yerr", y)):
-        ends = line[BOUNDS.get(column, [])]
+        ends = line[TOLERANCES.get(column, [])]
         if ends.notna().any(axis=None):
             reach = ends.sub(line[column], axis=0).abs().fillna(0).T
             axes.errorbar(line[x], line[y], fmt="none", ecolor=colour, capsize=3, **{axis: reach})

@@ -7,7 +7,7 @@ from .process import SETTINGS, apply_settings, exit_reason, last_lines, supervis
 from .repository import deploy, read_configuration, write_repository
 from .server import Server
 from .serving import count_requests, docker_command, predictor, serve
-from .supervisor import before_exec, sweep
+from .supervisor import before_exec, remove_shared_memory
 
 __all__ = [
     "SETTINGS",
@@ -26,10 +26,10 @@ __all__ = [
     "perf_analyzer",
     "predictor",
     "read_configuration",
+    "remove_shared_memory",
     "serve",
     "show_client",
     "show_configuration",
     "supervised",
-    "sweep",
     "write_repository",
 ]

@@ -42,8 +42,8 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     most = config.max_batch_size
     example = models.get(config.model).example(config, open_dataset(config), most)
     sent = request(config, example.batch)
-    if wire := ensemble.codec_of(config, repository):
-        sent = wire.encode(sent)
+    if codec := ensemble.codec_of(config, repository):
+        sent = codec.encode(sent)
     np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(example.beside | sent))
     fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=example.reading))

@@ -161,11 +161,11 @@ def run(
     mounts: Sequence[Mount],
     log: Path,
     options: Sequence[str] = (),
-    sweep: Sequence[str] = (),
+    shm_patterns: Sequence[str] = (),
 ) -> Iterator[Container]:
     """Run `command` in the experiment's image for as long as the block lasts, at most.
 
-    `sweep` holds patterns of names under /dev/shm that it may leave behind. Raises `ServerError`.
+    `shm_patterns` are of names under /dev/shm that it may leave behind. Raises `ServerError`.
     """
     chosen, name = require_image(config.server), f"triton-notebooks-{uuid.uuid4().hex[:12]}"
     remove_leftovers()
@@ -181,7 +181,7 @@ def run(
     try:
         with (
             log.open("wb") as output,
-            process.supervised(arguments, log=output, sweep=sweep) as client,
+            process.supervised(arguments, log=output, shm_patterns=shm_patterns) as client,
         ):
             yield Container(name, client)
     finally:
@@ -213,5 +213,5 @@ def remove_leftovers() -> None:
     answer = docker("ps", "--all", f"--filter=label={OWNER}", f"--format={form}")
     for line in answer.stdout.splitlines():
         container, _, holder = line.partition(" ")
-        if owner.is_dead(holder):
+        if owner.is_stale(holder):
             docker("rm", "--force", container)

@@ -104,10 +104,10 @@ def serve(
 ) -> Iterator[Server]:
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
     command = command_line(releases.number(config.server.release))
-    flags, sweep = options(config), []
+    flags, shm_patterns = options(config), []
     if "--ipc=host" in flags:
         regions = owner.new_shm_prefix()
-        sweep = [f"{regions}*"]
+        shm_patterns = [f"{regions}*"]
         command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     binds = [*mounts(repository, scenario), *_engine_cache(config)]
     if config.lookup == "hps":
@@ -123,7 +123,7 @@ def serve(
             binds,
             log,
             [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002", *flags],
-            sweep,
+            shm_patterns,
         ) as container,
     ):
         server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)

@@ -43,13 +43,13 @@ def serve(
     scenario: str = "online",
     port: int = 0,
     beside: Path | None = None,
-    closes: bool = False,
+    graceful_shutdown: bool = False,
 ) -> Iterator[Server]:
     """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
     processes end with the block. The block begins while the server starts: the first request waits.
 
-    Triton takes two seconds to unload models. Only models with files of their own need it: `closes`
-    says whether there are any.
+    Triton takes two seconds to unload models. Only models with files of their own need this
+    `graceful_shutdown`.
     """
     regions = owner.new_shm_prefix()
     ports = reserved_ports(port, 0)
@@ -73,16 +73,18 @@ def serve(
         # before the libpython of another build that the wheel has for its stub of Python 3.13
         loaded = ":".join(filter(None, (str(python_library()), os.environ.get("LD_PRELOAD"))))
         env = {**os.environ, "PATH": path, "LD_PRELOAD": loaded, **process.SETTINGS}
-        sweep, at_once = [f"{regions}*"], not closes
+        shm_patterns, at_once = [f"{regions}*"], not graceful_shutdown
         with process.supervised(
-            command, log=output, env=env, sweep=sweep, at_once=at_once
+            command, log=output, env=env, shm_patterns=shm_patterns, at_once=at_once
         ) as started:
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             end = partial(process.end_of, started)
             server = Server(*urls, log, end, processes=(started.pid,))
             has_dead_stubs = partial(_has_dead_stubs, started.pid)
             ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
-            if closes:  # the server must open its databases first, as one process locks them
+            if (
+                graceful_shutdown
+            ):  # the server must open its databases first, as one process locks them
                 ready()
             yield replace(server, ready=ready)
             ready()  # if the block sent no request

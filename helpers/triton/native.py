@@ -69,7 +69,7 @@ def backend_of(message: "ModelConfig") -> str:
     return str(message.backend or message.platform.partition("_")[0])
 
 
-def obstacle(config: ConvertConfig) -> str:
+def why_unavailable(config: ConvertConfig) -> str:
     """Return why, in one line, no native backend serves the experiment; empty if one does."""
     if config.format not in BACKENDS:
         # the OpenVINO backend fixes the batch at max_batch_size; another ends the server
@@ -101,7 +101,7 @@ def complete(
     """Complete a `ModelConfig` that has its inputs, `flat` ones as a `Part` has them; raise
     `ServerError` if it has no backend.
     """
-    if reason := obstacle(config):
+    if reason := why_unavailable(config):
         raise ServerError(reason)
     backend = BACKENDS[config.format]
     message.backend, message.platform = backend.name, backend.platform

@@ -38,7 +38,7 @@ def token() -> str:
     return f"{_place()}.{os.getpid()}.{_started(str(os.getpid()))}"
 
 
-def is_dead(owner: str) -> bool:
+def is_stale(owner: str) -> bool:
     """Return whether the owner has ended; False for one that cannot be seen from here."""
     match = re.fullmatch(r"(.+)\.(\d+)\.(\d+)", owner)
     return bool(match and match[1] == _place() and match[3] != _started(match[2]))
@@ -53,7 +53,7 @@ def new_shm_prefix() -> str:
     for path in Path("/dev/shm").glob(f"{PREFIX}*"):
         with suppress(OSError):
             holder = path.name.removeprefix(PREFIX).partition("-")[0]
-            if path.lstat().st_uid == os.getuid() and is_dead(holder):
+            if path.lstat().st_uid == os.getuid() and is_stale(holder):
                 for process in supervisor.shared_memory_users(servers=True).get(str(path), ()):
                     os.kill(process, signal.SIGKILL)
                 path.unlink()

@@ -70,14 +70,14 @@ def supervised(
     *,
     log: IO[bytes],
     env: Mapping[str, str] | None = None,
-    sweep: Sequence[str] = (),
+    shm_patterns: Sequence[str] = (),
     at_once: bool = False,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run `command` under its supervisor, at most during the block; its output goes to `log`. At
     the end all its processes have ended, and the exit code is known.
 
-    `sweep` holds patterns of names under /dev/shm that the command may leave behind. With `at_once`
-    the command is killed without a grace period.
+    `shm_patterns` are of names under /dev/shm that the command may leave behind. With `at_once` the
+    command is killed without a grace period.
     """
     options = [supervisor.AT_ONCE] if at_once else []
     process = subprocess.Popen(
@@ -87,7 +87,7 @@ def supervised(
             "-S",
             str(Path(supervisor.__file__)),
             *options,
-            *sweep,
+            *shm_patterns,
             "--",
             *command,
         ],
@@ -104,7 +104,7 @@ def supervised(
         process.stdin.close()
         if process.wait() < 0:  # the supervisor itself was killed, so this process does its work
             supervisor.kill_session(process.pid, ORPHAN_SECONDS)
-            supervisor.sweep(sweep)
+            supervisor.remove_shared_memory(shm_patterns)
 
 
 def exit_reason(code: int) -> str:

@@ -128,7 +128,7 @@ def _copied(repository: Path, target: Path, scenario: str) -> Iterator[list[str]
 def _claim(folder: Path) -> None:
     """Create a model's folder in the server's repository; replace one whose owner has ended."""
     mark = folder / MARK
-    if mark.is_file() and owner.is_dead(mark.read_text()):
+    if mark.is_file() and owner.is_stale(mark.read_text()):
         shutil.rmtree(folder)
     if folder.exists():
         raise ServerError(f"{folder} already exists. Remove it, or change server.repository.")

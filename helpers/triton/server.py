@@ -22,7 +22,7 @@ from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from helpers.errors import ServerError
-from helpers.models import Arrays, Wire
+from helpers.models import Arrays, RequestCodec
 from helpers.triton.process import last_lines, plain
 
 EXACT = "exact"  # another configuration of a store: every lookup waits for its vectors
@@ -81,7 +81,7 @@ class Server:
     end: Callable[[], str] = field(repr=False, default=lambda: "")
     is_local: bool = True
     processes: tuple[int, ...] = ()
-    wire: Wire | None = None  # how samples travel to the model, if not as they are
+    codec: RequestCodec | None = None  # how samples travel to the model, if not as they are
     identity: str = ""  # a model with the same tensors that computes nothing, if there is one
     ready: Callable[[], None] = field(repr=False, default=lambda: None)
 
@@ -173,13 +173,13 @@ class Server:
         with OPENER.open(f"http://{self.metrics_url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
 
-    def converse(self, model: str, talk: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
-        """Call `talk` with a function that sends a request; all go over one connection."""
-        return self._call(lambda client: talk(partial(_infer, client, model)))
+    def with_client(self, model: str, use: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
+        """Call `use` with a function that sends a request; all go over one connection."""
+        return self._call(lambda client: use(partial(_infer, client, model)))
 
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""
-        return self._call(lambda client: self._ask(client, model, inputs))
+        return self._call(lambda client: self._infer_encoded(client, model, inputs))
 
     def infer_all(self, model: str, batches: Iterable[Arrays], clients: int = 1) -> Arrays:
         """Send each batch as a request, and return the outputs of all samples, in that order.
@@ -199,7 +199,7 @@ class Server:
                     samples = range(sent, sent + len(next(iter(batch.values()))))
                     sent = samples.stop
                 with self._explained(f" with samples {samples[0]} to {samples[-1]}"):
-                    answers[samples] = self._ask(client, model, batch)
+                    answers[samples] = self._infer_encoded(client, model, batch)
 
         with ThreadPoolExecutor(clients) as threads:
             sending = [threads.submit(self._call, send) for _ in range(clients)]
@@ -219,10 +219,10 @@ class Server:
                 )
         return {name: np.concatenate([answer[name] for _, answer in in_order]) for name in names}
 
-    def _ask(self, client: Any, model: str, batch: Arrays) -> Arrays:
-        if self.wire is None:
+    def _infer_encoded(self, client: Any, model: str, batch: Arrays) -> Arrays:
+        if self.codec is None:
             return _infer(client, model, batch)
-        return self.wire.decode(_infer(client, model, self.wire.encode(batch)))
+        return self.codec.decode(_infer(client, model, self.codec.encode(batch)))
 
     def counters(self, prefix: str) -> dict[str, float]:
         """Return the metrics whose names begin with `prefix`, as sums over their labels."""

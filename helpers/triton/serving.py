@@ -41,8 +41,8 @@ def serve(
     log = log or results_folder(config) / f"{config.stage}_server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     start: Callable[..., AbstractContextManager[Server]]
-    wire = ensemble.codec_of(config, repository.folder)
-    start = partial(embedded.serve, closes=wire is not None)  # a store's databases
+    codec = ensemble.codec_of(config, repository.folder)
+    start = partial(embedded.serve, graceful_shutdown=codec is not None)  # a store's databases
     with ExitStack() as stack:
         stack.enter_context(ensemble.databases(config, repository.folder))
         name = ""
@@ -59,7 +59,7 @@ def serve(
         server = stack.enter_context(
             start(repository.folder, log=log, scenario=scenario, port=http_port or 0)
         )
-        yield replace(server, wire=wire, identity=name)
+        yield replace(server, codec=codec, identity=name)
 
 
 def _require_same_release(config: DeployConfig, repository: Artifact) -> None:

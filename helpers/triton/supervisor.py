@@ -74,7 +74,7 @@ def shared_memory_users(servers: bool) -> dict[str, set[int]]:
     return users
 
 
-def sweep(patterns: Sequence[str]) -> None:
+def remove_shared_memory(patterns: Sequence[str]) -> None:
     """Remove this user's files of /dev/shm that match a pattern and that no client uses."""
     shared = Path("/dev/shm").iterdir()
     matching = [path for path in shared if any(fnmatch(path.name, pattern) for pattern in patterns)]
@@ -146,7 +146,7 @@ def main() -> int:
     ended = os.pidfd_open(child.pid)
     select.select([0, ended], [], [])
     end(child, at_once)
-    sweep(patterns)
+    remove_shared_memory(patterns)
     remove_environments()
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 

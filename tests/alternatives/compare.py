@@ -157,16 +157,18 @@ def answers(
     return np.concatenate(found)
 
 
-def require_right(name: str, found: Floats, reference: Floats, bounds: tuple[float, float]) -> None:
-    """Raise `Refused` where answers differ from ONNX Runtime's own by more than the bounds."""
-    apart = difference(name, found, reference, bounds)
+def require_right(
+    name: str, found: Floats, reference: Floats, tolerances: tuple[float, float]
+) -> None:
+    """Raise `Refused` where answers differ from ONNX Runtime's own by more than the tolerances."""
+    apart = difference(name, found, reference, tolerances)
     if not apart.ok:
         if apart.max_difference is None:
             raise Refused(f"{name} answers {found.shape}, not finite {reference.shape}")
         raise Refused(
             f"{name} answers otherwise: by {apart.max_difference:.2g} deviations at most and "
-            f"{apart.mean_difference:.2g} on average, and {bounds[0]:.2g} and {bounds[1]:.2g} are "
-            f"allowed; sample {apart.sample} is {apart.value:.6g}, not {apart.reference_value:.6g}"
+            f"{apart.mean_difference:.2g} on average. The tolerances are {tolerances[0]:.2g} "
+            f"and {tolerances[1]:.2g}; sample {apart.sample} is {apart.value:.6g}, not {apart.reference_value:.6g}"
         )
 
 
@@ -384,11 +386,11 @@ def compare(
     samples = np.split(batch[given.name], len(batch[given.name]))
     session = Session(str(file), threads(config, "online"))
     reference = np.concatenate([session.run(sample) for sample in samples])
-    bounds = models.get(config.model).BOUNDS["fp32"]
+    tolerances = models.get(config.model).TOLERANCES["fp32"]
     with contenders(config, repository, file, tensors) as found:
         for each in found:
             right = answers(each, tensors, samples, clients=4)
-            require_right(each.name, right, reference, bounds)
+            require_right(each.name, right, reference, tolerances)
         by_name = {each.name: each for each in found}
 
         def measure(name: str, clients: int) -> float:

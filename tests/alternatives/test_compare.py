@@ -20,7 +20,7 @@ from tests.conftest import ROOT, Project
 TENSORS = Tensors("twice", "x", "y")
 SAMPLES = list(np.random.default_rng(0).standard_normal((8, 1, 3)).astype(np.float32))
 RIGHT = 2 * np.concatenate(SAMPLES)
-BOUNDS = 1e-4, 1e-5
+TOLERANCES = 1e-4, 1e-5
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def doubling(error: float = 0.0, status: int = 200) -> Iterator[Candidate]:
 
 def check(candidate: Candidate) -> None:
     found = compare.answers(candidate, TENSORS, SAMPLES, clients=3)
-    compare.require_right(candidate.name, found, RIGHT, BOUNDS)
+    compare.require_right(candidate.name, found, RIGHT, TOLERANCES)
 
 
 def test_a_server_with_the_right_answers_in_the_samples_order_is_compared() -> None:
@@ -72,14 +72,14 @@ def test_a_server_whose_answers_differ_beyond_the_bound_is_refused() -> None:
     with doubling(error=0.01) as server, pytest.raises(Refused) as refused:
         check(server)
     assert str(refused.value).startswith("doubling answers otherwise: by 0.00")
-    assert "0.0001 and 1e-05 are allowed; sample " in str(refused.value)
+    assert "The tolerances are 0.0001 and 1e-05; sample " in str(refused.value)
 
 
 def test_answers_for_other_samples_or_of_another_shape_are_refused() -> None:
     with pytest.raises(Refused, match="it answers otherwise: by"):
-        compare.require_right("it", np.roll(RIGHT, 1, axis=0), RIGHT, BOUNDS)
+        compare.require_right("it", np.roll(RIGHT, 1, axis=0), RIGHT, TOLERANCES)
     with pytest.raises(Refused, match=r"it answers \(7, 3\), not finite \(8, 3\)"):
-        compare.require_right("it", RIGHT[1:], RIGHT, BOUNDS)
+        compare.require_right("it", RIGHT[1:], RIGHT, TOLERANCES)
 
 
 def test_a_server_that_answers_with_an_error_is_refused_with_its_words() -> None:

@@ -139,11 +139,11 @@ def times(shape: tuple[int, ...]) -> str:
 
 
 def tolerances(model: str) -> str:
-    bounds = models.get(model).BOUNDS
-    rows = zip(*bounds.values(), strict=True)
+    tolerances = models.get(model).TOLERANCES
+    rows = zip(*tolerances.values(), strict=True)
     names = ("largest difference", "mean difference")
     return table(
-        ("", *bounds),
+        ("", *tolerances),
         [(n, *(f"{x:.1e}" for x in row)) for n, row in zip(names, rows, strict=True)],
     )
 

@@ -53,7 +53,7 @@ class Dummy(Model):
     METRICS: ClassVar = {"accuracy": "higher"}
     GENERATED = ("generated",)
     BATCH = 8
-    BOUNDS: ClassVar = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
+    TOLERANCES: ClassVar = {"fp32": (1e-4, 1e-5), "bf16": (0.2, 0.05)}
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         return (Tensor("features", "float32", (FEATURES,)),)

@@ -1,4 +1,4 @@
-"""int8: what is quantised, what goes back to fp32, and which faults the bounds tell from it."""
+"""int8: what is quantised, what goes back to fp32, and which faults the tolerances tell from it."""
 
 import os
 import subprocess
@@ -18,10 +18,10 @@ from onnx import numpy_helper
 from helpers import formats
 from helpers.formats import Arrays, Build, _int8, instructions
 from helpers.measure.checks import difference
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 
 LAYERS, CHANNELS, SIDE = 4, 8, 12
-BOUNDS = bounds([CHANNELS * 9] * LAYERS)["int8"]  # as a model with these sums has them
+TOLERANCES = tolerances_for([CHANNELS * 9] * LAYERS)["int8"]  # as a model with these sums has them
 
 
 class Convolutions(torch.nn.Module):
@@ -62,7 +62,7 @@ class Exported:
     def quality(self, path: Path, format_name: str = "onnx") -> Any:
         """Compare a graph with it, as the parity checks do."""
         found = formats.get(format_name).load(path, 1, "cpu").run(self.inputs)["y"]
-        return difference("y", found, self.reference, BOUNDS)
+        return difference("y", found, self.reference, TOLERANCES)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 def quantised(exported: Exported, folder: Path, calibration: Any, name: str = "onnx") -> Path:
     path = folder / formats.get(name).FILE
-    build = Build("int8", images(0, 2), ("y",), calibration=calibration, bounds=BOUNDS)
+    build = Build("int8", images(0, 2), ("y",), calibration=calibration, tolerances=TOLERANCES)
     formats.get(name).make(exported.path, path, build)
     return path
 
@@ -132,7 +132,7 @@ def as_written(exported: Exported, path: Path) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     (found,) = session.run(["y"], exported.inputs)
-    return difference("y", found, exported.reference, BOUNDS)
+    return difference("y", found, exported.reference, TOLERANCES)
 
 
 def test_a_calibration_on_noise_is_noticed(exported: Exported, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_constant_output_keeps_no_layer_in_fp32(batch: int, tmp_path: Path) ->
     source, path = tmp_path / "fp32.onnx", tmp_path / "model.onnx"
     outputs = ("y", "zero", "three")
     formats.get("onnx").make(WithConstants().eval(), source, Build("fp32", images(0, 2), outputs))
-    _int8.quantise_onnx(source, path, [images(seed, batch) for seed in range(1, 17)], BOUNDS)
+    _int8.quantise_onnx(source, path, [images(seed, batch) for seed in range(1, 17)], TOLERANCES)
     convolutions = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
 
     assert len(convolutions) == LAYERS
@@ -216,7 +216,7 @@ def test_one_number_of_each_sample_is_compared_with_those_of_the_others(tmp_path
     deviation = np.std([each for (each,) in right])
     found = [(each + 0.5 * deviation,) for (each,) in right]
 
-    share = _int8._bound_usage_of(zip(found, right, strict=True), (1.0, 1.0))
+    share = _int8._tolerance_usage_of(zip(found, right, strict=True), (1.0, 1.0))
 
     assert share == pytest.approx(0.5, rel=1e-4)
 
@@ -255,12 +255,12 @@ def test_a_layer_that_int8_would_ruin_stays_in_fp32(
     source = tmp_path / "model.onnx"
     formats.get("onnx").make(Hostile().eval(), source, Build("fp32", samples[0], ("y",)))
     reference = formats.get("onnx").load(source, 1, "cpu").run(samples[0])["y"]
-    strict = bounds([16] * 4)["int8"]
+    strict = tolerances_for([16] * 4)["int8"]
     is_within, quantised_tensors = {}, {}
     for kind, limits in (("strict", strict), ("loose", (1e9, 1e9))):
         path = tmp_path / kind / file
         path.parent.mkdir()
-        build = Build("int8", samples[0], ("y",), calibration=samples, bounds=limits)
+        build = Build("int8", samples[0], ("y",), calibration=samples, tolerances=limits)
         formats.get(name).make(source, path, build)
         found = formats.get(name).load(path, 1, "cpu").run(samples[0])["y"]
         is_within[kind] = difference("y", found, reference, strict).ok
@@ -292,7 +292,7 @@ def test_the_outputs_themselves_are_neither_rounded_nor_cut_off(
     source = tmp_path / "exported.onnx"
     formats.get("onnx").make(Classifier().eval(), source, Build("fp32", images(0, 2), ("y",)))
     calibration = [images(seed) for seed in range(1, 9)]
-    build = Build("int8", images(0, 2), ("y",), calibration=calibration, bounds=BOUNDS)
+    build = Build("int8", images(0, 2), ("y",), calibration=calibration, tolerances=TOLERANCES)
     formats.get(name).make(source, tmp_path / file, build)
     found = formats.get(name).load(tmp_path / file, 1, "cpu").run(images(99, 64))["y"]
 

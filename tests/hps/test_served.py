@@ -141,7 +141,7 @@ def test_a_client_of_nvidia_s_example_gets_the_framework_s_logits(
             found = ask(server.url, deployed.model, **nvidia_request(some, fused)).reshape(-1, 1)
             right = deployed.expected[start : start + many]
             apart = np.abs(found - right).max() / deployed.expected.std()
-            assert apart <= models.get(deployed.model).BOUNDS["fp32"][0]
+            assert apart <= models.get(deployed.model).TOLERANCES["fp32"][0]
         counted = server.counters("hps_")
         assert counted["hps_keys"] == 26 * 580
         assert counted["hps_defaults"] == 0
@@ -153,7 +153,7 @@ def test_one_model_in_place_of_three_gives_the_same(deployed: Deployed, tmp_path
     assert [path.name for path in repository.folder.glob("*/")] == [deployed.model]
     some = Samples(*(array[:64] for array in deployed.samples))
     request, right = nvidia_request(some, fused=True), deployed.expected[:64]
-    bound = models.get(deployed.model).BOUNDS["fp32"][0] * deployed.expected.std()
+    bound = models.get(deployed.model).TOLERANCES["fp32"][0] * deployed.expected.std()
     with serve(config, repository, log=tmp_path / "log") as server:
         found = ask(server.url, deployed.model, **request).reshape(-1, 1)
         assert np.abs(found - right).max() <= bound
@@ -191,7 +191,7 @@ def test_a_mapped_lookup_and_its_graph_as_one_model_join_requests(
     right = session.run(mapped.samples.inputs)["DENSE_OUTPUT"]
     assert np.abs(found - right).max() <= 1e-4 * right.std()
     apart = np.abs(found - mapped.expected).max() / mapped.expected.std()
-    assert 1e-4 < apart < models.get("dlrm").BOUNDS["int8"][0]  # the tables have 8 bits
+    assert 1e-4 < apart < models.get("dlrm").TOLERANCES["int8"][0]  # the tables have 8 bits
     assert [(each.precision, each.failure) for each in checks] == [("int8", "")] * 3
     assert int(statistics["execution_count"]) < int(
         statistics["inference_stats"]["success"]["count"]

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.formats import Arrays, Build, onnx, tf_savedmodel, ts_trace
 from helpers.inference import work
-from helpers.inference.work import Work
+from helpers.inference.work import GraphCost
 from helpers.models.bert.network import QuestionAnswering
 from helpers.models.resnet50.network import ResNet50
 
@@ -44,8 +44,11 @@ def test_resnet50_needs_what_pytorch_counts_and_what_is_published(tmp_path: Path
     parameters = sum(each.numel() for each in network.parameters())
     assert parameters == 25_557_032  # as published
     in_batch_norms = 2 * 26_560  # folded into the convolutions
-    assert found == Work(
-        found.flop, parameters - in_batch_norms, looked_up=0, io_bytes=4 * (3 * 224 * 224 + 1000)
+    assert found == GraphCost(
+        found.flop,
+        parameters - in_batch_norms,
+        embedding_reads=0,
+        io_bytes=4 * (3 * 224 * 224 + 1000),
     )
 
 
@@ -66,7 +69,9 @@ def test_a_layer_of_bert_needs_its_closed_form(tmp_path: Path) -> None:
 
     layer = 2 * tokens * (4 * width**2 + 2 * tokens * width + 2 * width * wide)
     assert found.flop == layers * layer + 2 * tokens * width * 2
-    assert found.looked_up >= 2 * tokens * width  # a row of two tables for each token, and no table
+    assert (
+        found.embedding_reads >= 2 * tokens * width
+    )  # a row of two tables for each token, and no table
     assert found.weights < 4 * (4 * width**2 + 2 * width * wide) * 1.05
 
 
@@ -86,8 +91,11 @@ def test_an_embedding_is_read_by_rows_and_a_product_whole(tmp_path: Path) -> Non
 
     found = work.count(exported(Recommender(), inputs, tmp_path / "model.onnx"), inputs)
 
-    assert found == Work(
-        flop=2 * (32 * 64 + 64), weights=32 * 64 + 64 + 64 + 1, looked_up=32, io_bytes=2 * 8 + 4
+    assert found == GraphCost(
+        flop=2 * (32 * 64 + 64),
+        weights=32 * 64 + 64 + 64 + 1,
+        embedding_reads=32,
+        io_bytes=2 * 8 + 4,
     )
     assert found.bytes("fp32", batch=8) == 4 * (2177 / 8 + 32) + 20
     assert found.bytes("int8", batch=8) == 2177 / 8 + 32 + 20
@@ -149,4 +157,4 @@ def test_dlrms_dense_half_as_a_savedmodel_needs_what_its_onnx_needs(tmp_path: Pa
     found = work.count(saved, inputs)
 
     assert found == work.count(converted, inputs)
-    assert found == Work(2 * (13 * 64 + 64), 13 * 64 + 64 + 64 + 1, 0, 13 * 4 + 4)
+    assert found == GraphCost(2 * (13 * 64 + 64), 13 * 64 + 64 + 64 + 1, 0, 13 * 4 + 4)

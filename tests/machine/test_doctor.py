@@ -14,7 +14,7 @@ from helpers.formats import _processor
 from helpers.machine import checks
 from helpers.machine.checks import Check
 from helpers.machine.gpu import has_driver
-from helpers.machine.preflight import obstacle
+from helpers.machine.preflight import why_unavailable
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 
 WITHOUT_GPU = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
@@ -199,11 +199,11 @@ OBSTACLES = {
 
 @pytest.mark.parametrize(("changes", "reason"), OBSTACLES.values(), ids=OBSTACLES.keys())
 def test_what_cannot_run_is_known_before_it_is_tried(changes: dict[str, Any], reason: str) -> None:
-    assert obstacle(config(**changes)) == reason
+    assert why_unavailable(config(**changes)) == reason
 
 
 @WITHOUT_GPU
 def test_a_gpu_that_is_not_there_is_the_first_obstacle() -> None:
-    found = obstacle(config(gpu="NVIDIA A30", device="gpu", server={"kind": "docker"}))
+    found = why_unavailable(config(gpu="NVIDIA A30", device="gpu", server={"kind": "docker"}))
 
     assert found == "it needs NVIDIA A30, but this machine has no NVIDIA driver"

@@ -14,7 +14,7 @@ from helpers.config.loading import resolve
 from helpers.config.schema import ConvertConfig
 from helpers.machine import checks, gpu
 from helpers.machine.checks import Check
-from helpers.machine.preflight import gpu_obstacle, obstacle
+from helpers.machine.preflight import gpu_obstacle, why_unavailable
 from helpers.store.paths import ROOT
 from tests.machine.nvml import CAP, QUERIES, THERMAL, Card
 
@@ -278,7 +278,7 @@ def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(
 
     assert (reason in found) if reason else found == ""
     if reason:
-        assert obstacle(config(**changes)) == found
+        assert why_unavailable(config(**changes)) == found
 
 
 def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card: Card) -> None:

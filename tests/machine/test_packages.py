@@ -395,7 +395,7 @@ def test_without_pythons_library_nothing_can_run(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(binaries, "python_library", missing)
     preflight.server_obstacle.cache_clear()
-    found = preflight.obstacle(config())
+    found = preflight.why_unavailable(config())
     preflight.server_obstacle.cache_clear()
 
     assert found == (

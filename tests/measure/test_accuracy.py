@@ -37,9 +37,9 @@ def config() -> Config:
     return resolve("resnet50", "deploy")
 
 
-@pytest.fixture(params=resnet50.BOUNDS, ids=str)
-def bounds(request: pytest.FixtureRequest) -> tuple[float, float]:
-    return resnet50.BOUNDS[request.param]
+@pytest.fixture(params=resnet50.TOLERANCES, ids=str)
+def tolerances_for(request: pytest.FixtureRequest) -> tuple[float, float]:
+    return resnet50.TOLERANCES[request.param]
 
 
 def reference() -> Floats:
@@ -82,8 +82,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("found", WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_output_breaks_every_bound(found: Floats, bounds: tuple[float, float]) -> None:
-    assert not difference("OUT", found, reference(), bounds).ok
+def test_a_wrong_output_breaks_every_bound(found: Floats, tolerances: tuple[float, float]) -> None:
+    assert not difference("OUT", found, reference(), tolerances).ok
 
 
 @pytest.mark.parametrize("found", [with_value(np.nan), with_value(-np.inf), reference()[:-1]])
@@ -93,14 +93,14 @@ def test_what_cannot_be_compared_has_no_difference_and_breaks_its_bound(found: F
     assert (far.max_difference, far.mean_difference, far.ok) == (None, None, False)
 
 
-def test_a_little_noise_holds(bounds: tuple[float, float]) -> None:
+def test_a_little_noise_holds(tolerances: tuple[float, float]) -> None:
     right = reference().astype(np.float64)
-    noise = np.random.default_rng(2).uniform(-1, 1, right.shape) * bounds[1] * right.std()
+    noise = np.random.default_rng(2).uniform(-1, 1, right.shape) * tolerances[1] * right.std()
 
-    found = difference("OUT", right + noise, right, bounds)
+    found = difference("OUT", right + noise, right, tolerances)
 
     assert found.ok
-    assert found.mean_difference == pytest.approx(bounds[1] / 2, rel=0.01)
+    assert found.mean_difference == pytest.approx(tolerances[1] / 2, rel=0.01)
 
 
 def test_a_difference_is_in_deviations_of_the_reference() -> None:
@@ -168,8 +168,8 @@ def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> N
     near = {"OUTPUT__0": reference() * np.float32(1 + 1e-6)}
     rounded = {"OUTPUT__0": reference() * np.float32(1 + 1e-3)}
 
-    def note(precision: str, found: dict[str, Floats], bounds: Any = None) -> object:
-        return check("served", config, precision, found, right, bounds).rows()[0]["reason"]
+    def note(precision: str, found: dict[str, Floats], tolerances: Any = None) -> object:
+        return check("served", config, precision, found, right, tolerances).rows()[0]["reason"]
 
     # an accurate kernel of a lower precision is as near, so it is not certain
     said = "probably computed in fp32: it is within the tolerances of fp32"
@@ -179,9 +179,9 @@ def test_a_16_bit_check_as_near_as_fp32_says_so_on_its_page(config: Config) -> N
 
 
 def test_a_check_fails_when_any_of_its_outputs_does() -> None:
-    right, bounds = reference(), (0.1, 0.1)
-    good = difference("good", right, right, bounds)
-    bad = difference("bad", np.zeros_like(right), right, bounds)
+    right, tolerances = reference(), (0.1, 0.1)
+    good = difference("good", right, right, tolerances)
+    bad = difference("bad", np.zeros_like(right), right, tolerances)
 
     def fault(*differences: Difference) -> str:
         name, precision = "converted", "fp32"

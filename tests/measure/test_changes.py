@@ -13,7 +13,7 @@ import pytest
 from helpers.config import resolve
 from helpers.formats import Arrays
 from helpers.measure import changes
-from helpers.measure.changes import Call, Changes, obstacle
+from helpers.measure.changes import Call, Changes, why_unavailable
 from helpers.measure.parity_plot import POINTS, describe, draw, points
 from helpers.results import Operator, Profile
 from helpers.store import Artifact
@@ -224,7 +224,7 @@ def test_why_a_graph_is_not_timed_is_said(
     sections = {"resnet50": {"experiments": {"mine": {**fields, "precision": "fp32"}}}}
     config: Any = resolve("resnet50", "convert", "Mine", device, server, models=sections)
 
-    assert obstacle(config, name) == said
+    assert why_unavailable(config, name) == said
 
 
 def test_on_a_gpu_that_is_not_here_both_graphs_have_a_reason_and_no_time(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from helpers.inference import Work
+from helpers.inference import GraphCost
 from helpers.measure import peaks
 from helpers.measure.peaks import limited
 from helpers.results import Peaks, Row
 
 # 1,000 operations on 100 weights; 40 bytes come and go with each sample
-WORK = Work(flop=1000, weights=100, looked_up=0, io_bytes=40)
+WORK = GraphCost(flop=1000, weights=100, embedding_reads=0, io_bytes=40)
 MACHINE = Peaks(
     threads=2, gflops={"fp32": 100, "bf16": 1600}, memory_gb_s=10, library="x", seconds=1
 )

@@ -23,7 +23,7 @@ from tests.conftest import Project, processes, wait_for
 
 SAMPLES = [{"x": np.full((2, 3), index, np.float32)} for index in range(16)]
 RIGHT = [flat({"y": 2 * each["x"]}, ["y"], 0, 2) for each in SAMPLES]
-BOUNDS = np.full(6, 0.1)
+TOLERANCES = np.full(6, 0.1)
 
 
 class Doubling:
@@ -38,7 +38,7 @@ class Doubling:
         time.sleep(self.seconds)
         return {"y": 2 * inputs["x"]}
 
-    def converse(self, model: str, talk: Any) -> Any:
+    def with_client(self, model: str, talk: Any) -> Any:
         return talk(self.answer)
 
     def load(self, test: Task) -> Trial:
@@ -69,7 +69,7 @@ def test_each_sample_is_asked_once_and_a_tenth_of_the_answers_is_kept(
     assert len(server.asked) == requests
     assert 3 <= len(trial.answers) <= 25
     assert all((values == RIGHT[index]).all() for index, values in trial.answers)
-    assert wrong_response(trial, RIGHT, BOUNDS) == ""
+    assert wrong_response(trial, RIGHT, TOLERANCES) == ""
 
 
 def test_latencies_are_those_of_the_server() -> None:
@@ -124,7 +124,7 @@ def test_answers_swapped_within_a_request_are_found() -> None:
 
     trial = Swapping().load(Task("Offline", 96, joined=8))
 
-    assert "the reference is" in wrong_response(trial, RIGHT, BOUNDS)
+    assert "the reference is" in wrong_response(trial, RIGHT, TOLERANCES)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_answers_swapped_within_a_request_are_found() -> None:
 def test_a_wrong_answer_is_described(values: Any, words: str) -> None:
     trial = Trial(np.ones(1), [(2, RIGHT[2]), (3, values)])
 
-    assert wrong_response(trial, RIGHT, BOUNDS) == words
+    assert wrong_response(trial, RIGHT, TOLERANCES) == words
 
 
 @pytest.mark.slow

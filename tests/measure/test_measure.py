@@ -85,7 +85,7 @@ def measured(
 
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     assert isinstance(config, OfflineConfig)
-    own = {"processes": (), "wire": None, "identity": identity}
+    own = {"processes": (), "codec": None, "identity": identity}
     server: Any = SimpleNamespace(infer=lambda *_: None, **own)
     runs = Runs(load_of(seconds, order), watched)
     in_process = Noted(Session(), [BATCH])
@@ -160,7 +160,7 @@ def test_the_no_op_model_is_asked_with_one_request_whatever_the_batch(tmp_path: 
         ends = np.arange(1, 20) * 10**6
         return Window(np.stack([ends - 10**6, ends], axis=1), 1, 1)
 
-    server: Any = SimpleNamespace(wire=None, infer=lambda *_: None, identity="identity")
+    server: Any = SimpleNamespace(codec=None, infer=lambda *_: None, identity="identity")
     point = LoadPoint("resnet50", tmp_path / "inputs.json", [], batch_size=64, parts=("a", "b"))
     many = {"INPUT__0": np.zeros((64, 3), np.float32)}
 
@@ -384,6 +384,6 @@ def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch
     config: Any = resolve("resnet50", "perf_offline")
     point = LoadPoint("resnet50", Path("inputs.json"), [])
     observer: Any = SimpleNamespace()
-    server: Any = SimpleNamespace(processes=(), wire=None)
+    server: Any = SimpleNamespace(processes=(), codec=None)
     with pytest.raises(MeasurementError, match="was killed"):
         sweep._measure(config, server, observer, point, Point({}, fail, 1), SpeedMonitor())

@@ -105,7 +105,7 @@ def test_the_package_is_found_and_says_what_it_is() -> None:
     assert found.VARIANTS == ("small", "base", "large")
     assert found.METRICS == {"f1": "higher", "exact_match": "higher"}
     assert tuple(SETS) == found.GENERATED
-    assert set(found.BOUNDS) == {"fp32", "bf16", "fp16", "int8"}
+    assert set(found.TOLERANCES) == {"fp32", "bf16", "fp16", "int8"}
 
 
 @pytest.mark.parametrize(("module", "heavy"), [("bert", {"tokenizers"}), ("bert.data", set())])
@@ -249,7 +249,7 @@ NEW_OPERATORS = ("scaled_dot_product_attention", "gelu")
 def test_with_operators_of_old_releases_it_is_the_same_network(
     basic: QuestionAnswering, network: QuestionAnswering
 ) -> None:
-    inputs, bound = some_inputs(3, 128), bert.BOUNDS["fp32"][0]
+    inputs, bound = some_inputs(3, 128), bert.TOLERANCES["fp32"][0]
 
     for found, right in zip(run(basic, inputs), run(network, inputs), strict=True):
         np.testing.assert_allclose(found, right, rtol=0, atol=bound * right.std())
@@ -294,7 +294,7 @@ def test_for_an_old_release_it_is_exported_to_the_old_opset(
     more = some_inputs(5, 128, seed=1)
     found, right = get("onnx").load(path, 1, "cpu").run(more), run(network, more)
     for name, expected in zip(OUTPUTS, right, strict=True):
-        bound = bert.BOUNDS["fp32"][0] * expected.std()
+        bound = bert.TOLERANCES["fp32"][0] * expected.std()
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=bound)
 
 
@@ -981,7 +981,7 @@ def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# The fitted checkpoint and the bounds
+# The fitted checkpoint and the tolerances
 
 
 def differences(reference: Floats, output: Floats) -> tuple[float, float]:
@@ -992,8 +992,8 @@ def differences(reference: Floats, output: Floats) -> tuple[float, float]:
 
 def within(reference: list[Floats], found: list[Floats], precision: str) -> bool:
     pairs = [differences(*each) for each in zip(reference, found, strict=True)]
-    bounds = bert.BOUNDS[precision]
-    return all(largest <= bounds[0] and mean <= bounds[1] for largest, mean in pairs)
+    tolerances = bert.TOLERANCES[precision]
+    return all(largest <= tolerances[0] and mean <= tolerances[1] for largest, mean in pairs)
 
 
 @pytest.mark.slow
@@ -1054,7 +1054,7 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(
     swapped = dict(zip(INPUTS, (ids, mask, segments), strict=True))
     wrong["segments and mask swapped"] = run(built, swapped)
     assert within(reference, run(built.bfloat16(), inputs), "bf16")
-    for precision in bert.BOUNDS:
+    for precision in bert.TOLERANCES:
         assert [name for name in wrong if within(reference, wrong[name], precision)] == []
 
 

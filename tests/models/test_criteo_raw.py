@@ -296,18 +296,18 @@ def refusal(source: Path, folder: Path) -> str:
 
 def test_only_a_folder_of_days_is_taken_for_raw(tmp_path: Path) -> None:
     source = written(tmp_path / "days", days_of((2, 2)), zipped=(0, 1))
-    assert raw.holds_raw(source)
-    assert not raw.holds_raw(source / "day_0.gz")
-    assert not raw.holds_raw(tmp_path)
-    assert not raw.holds_raw(tmp_path / "absent")
-    assert not raw.holds_raw(prepared(source, tmp_path / "out"))
+    assert raw.is_raw(source)
+    assert not raw.is_raw(source / "day_0.gz")
+    assert not raw.is_raw(tmp_path)
+    assert not raw.is_raw(tmp_path / "absent")
+    assert not raw.is_raw(prepared(source, tmp_path / "out"))
     (source / "feature_spec.yaml").write_text("")
-    assert not raw.holds_raw(source)
+    assert not raw.is_raw(source)
     for name in ("dlrm", "dcnv2"):
         found = models.raw(name)
         assert found is not None
         assert found.prepare_raw is raw.prepare_raw
-        assert found.holds_raw is raw.holds_raw
+        assert found.is_raw is raw.is_raw
 
 
 @pytest.mark.parametrize(

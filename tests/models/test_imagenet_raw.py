@@ -142,19 +142,19 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_the_archive_and_a_folder_with_it_are_raw(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
-    assert not raw.holds_raw(tmp_path)
+    assert not raw.is_raw(tmp_path)
     (tmp_path / DEVKIT).touch()
-    assert not raw.holds_raw(tmp_path)
-    assert not raw.holds_raw(tmp_path / ARCHIVE)
+    assert not raw.is_raw(tmp_path)
+    assert not raw.is_raw(tmp_path / ARCHIVE)
     (tmp_path / ARCHIVE).touch()
-    assert raw.holds_raw(tmp_path)
-    assert raw.holds_raw(tmp_path / ARCHIVE)
-    assert not raw.holds_raw(tmp_path / DEVKIT)
+    assert raw.is_raw(tmp_path)
+    assert raw.is_raw(tmp_path / ARCHIVE)
+    assert not raw.is_raw(tmp_path / DEVKIT)
 
 
 def test_the_package_finds_it_and_importing_it_loads_neither_scipy_nor_torch() -> None:
     code = (
-        "import sys; from helpers import models; assert models.raw('resnet50').holds_raw;"
+        "import sys; from helpers import models; assert models.raw('resnet50').is_raw;"
         "print({'scipy', 'torch', 'PIL'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -536,7 +536,7 @@ def test_the_chain_equals_the_network_that_was_fitted(
 
 
 def bounds_of(model: str) -> list[tuple[float, float]]:
-    return list(package(model).BOUNDS.values())
+    return list(package(model).TOLERANCES.values())
 
 
 def test_a_mistaken_order_is_noticed(made: tuple[str, Path], tmp_path: Path) -> None:
@@ -562,8 +562,8 @@ def test_a_mistaken_order_is_noticed(made: tuple[str, Path], tmp_path: Path) -> 
         run(dense, {"args_0": samples.numerical, "args_1": turned}),
         run(dense, {"args_0": samples.numerical, "args_1": by_table}),
     ):
-        for bounds in bounds_of(model):
-            assert not difference("DENSE_OUTPUT", found, expected, bounds).ok
+        for tolerances in bounds_of(model):
+            assert not difference("DENSE_OUTPUT", found, expected, tolerances).ok
 
 
 def test_the_bounds_reject_what_is_no_answer(made: tuple[str, Path]) -> None:
@@ -572,12 +572,14 @@ def test_the_bounds_reject_what_is_no_answer(made: tuple[str, Path]) -> None:
     rng, swapped = np.random.default_rng(5), expected.copy()
     swapped[[0, 1]] = swapped[[1, 0]]
     noise = rng.normal(expected.mean(), expected.std(), expected.shape).astype(np.float32)
-    for precision, bounds in package(model).BOUNDS.items():
-        assert difference("DENSE_OUTPUT", expected, expected, bounds).ok
+    for precision, tolerances in package(model).TOLERANCES.items():
+        assert difference("DENSE_OUTPUT", expected, expected, tolerances).ok
         for wrong in (noise, np.zeros_like(expected), expected[:, 0], -expected):
-            assert not difference("DENSE_OUTPUT", wrong, expected, bounds).ok
+            assert not difference("DENSE_OUTPUT", wrong, expected, tolerances).ok
         # int8 does not tell two similar samples apart
-        assert precision == "int8" or not difference("DENSE_OUTPUT", swapped, expected, bounds).ok
+        assert (
+            precision == "int8" or not difference("DENSE_OUTPUT", swapped, expected, tolerances).ok
+        )
 
 
 WRITE = """
@@ -940,8 +942,8 @@ def test_rows_descend_by_row_wise_adagrad(tmp_path: Path) -> None:
     sums = [np.zeros(count) for count in rows]
     for rate in (0.3, 0.2):
         ids = rng.integers(0, rows, (20, 2)).astype(np.int32)
-        looked_up = np.concatenate([expected[n][ids[:, n]] for n in range(2)], axis=1)
-        np.testing.assert_allclose(tables.rows_of(ids), looked_up, rtol=1e-5, atol=1e-6)
+        embedding_reads = np.concatenate([expected[n][ids[:, n]] for n in range(2)], axis=1)
+        np.testing.assert_allclose(tables.rows_of(ids), embedding_reads, rtol=1e-5, atol=1e-6)
         gradient = rng.standard_normal((20, 256)).astype(np.float32)
         tables.descend(ids, gradient, rate)
         for n, count in enumerate(rows):
@@ -1046,5 +1048,5 @@ def test_the_small_sets_clicks_are_learnt_and_survive_every_format(
         fmt.make(source, path, Build(precision, few, ("output_1",)))
         source = source if isinstance(source, Path) else path
         answer = fmt.load(path, 2, "cpu").run(few)["output_1"]
-        held = difference(name, answer, expected[:64], found.BOUNDS[precision])
+        held = difference(name, answer, expected[:64], found.TOLERANCES[precision])
         assert held.ok, held

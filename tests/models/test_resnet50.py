@@ -598,7 +598,7 @@ def test_an_unknown_generated_set_is_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# The fitted checkpoint and the bounds
+# The fitted checkpoint and the tolerances
 
 
 def differences(reference: Floats, output: Floats) -> tuple[float, float]:
@@ -609,7 +609,9 @@ def differences(reference: Floats, output: Floats) -> tuple[float, float]:
 
 def within(reference: Floats, output: Floats, precision: str) -> bool:
     largest, mean = differences(reference, output)
-    return largest <= resnet50.BOUNDS[precision][0] and mean <= resnet50.BOUNDS[precision][1]
+    return (
+        largest <= resnet50.TOLERANCES[precision][0] and mean <= resnet50.TOLERANCES[precision][1]
+    )
 
 
 @pytest.mark.slow
@@ -661,7 +663,7 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: Fitted) -> None:
         wrong[f"{first} and {second} swapped"] = reference[order]
     rounded = run(lambda x: built.bfloat16()(x.bfloat16()), images)
     assert within(reference, rounded, "bf16")
-    for precision in resnet50.BOUNDS:
+    for precision in resnet50.TOLERANCES:
         passed = [name for name in wrong if within(reference, wrong[name], precision)]
         # as near as two images of a hardly fitted network are, int8 tells none of them apart
         assert [name for name in passed if precision != "int8" or "swapped" not in name] == []

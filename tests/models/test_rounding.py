@@ -1,15 +1,15 @@
-"""The bounds of the parity checks: what rounding does to sums, and what else is told from it."""
+"""The tolerances of the parity checks: what rounding does to sums, and what differs from it."""
 
 import numpy as np
 import pytest
 
 from helpers import models
 from helpers.measure.checks import difference
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 
 
 def test_the_bounds_follow_the_published_formula() -> None:
-    found = bounds([60, 40])
+    found = tolerances_for([60, 40])
 
     assert found["fp32"] == pytest.approx((4 * 10 * 2**-24, 10 * 2**-24), rel=1e-5)
     assert found["bf16"] == pytest.approx(
@@ -29,7 +29,7 @@ def test_sums_in_float32_stay_within_the_bound_of_their_length(terms: int) -> No
     exact = (left.astype(np.float64) * right).sum(axis=1)
 
     found = difference(
-        "sums", np.cumsum(left * right, axis=1)[:, -1], exact, bounds([terms])["fp32"]
+        "sums", np.cumsum(left * right, axis=1)[:, -1], exact, tolerances_for([terms])["fp32"]
     )
 
     assert found.ok
@@ -38,7 +38,7 @@ def test_sums_in_float32_stay_within_the_bound_of_their_length(terms: int) -> No
 
 def test_every_step_of_lower_precision_has_bounds_of_its_own() -> None:
     for name in models.names():
-        found = models.get(name).BOUNDS
+        found = models.get(name).TOLERANCES
         assert list(found) == ["fp32", "bf16", "fp16", "int8"]
         assert found["fp32"][0] < found["fp16"][0] / 100 < found["bf16"][0] / 400
         assert found["fp16"][1] < found["int8"][1] / 4
@@ -49,5 +49,5 @@ def test_a_rounding_to_float16_is_no_rounding_to_float32() -> None:
     values = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
     for name in models.names():
         rounded = values.astype(np.float16).astype(np.float32)
-        assert not difference("o", rounded, values, models.get(name).BOUNDS["fp32"]).ok
-        assert difference("o", rounded, values, models.get(name).BOUNDS["fp16"]).ok
+        assert not difference("o", rounded, values, models.get(name).TOLERANCES["fp32"]).ok
+        assert difference("o", rounded, values, models.get(name).TOLERANCES["fp16"]).ok

@@ -933,11 +933,11 @@ def test_a_client_reads_a_forecast_in_the_units_of_the_data(tmp_path: Path) -> N
     ]
 
 
-# The fitted checkpoint and the bounds
+# The fitted checkpoint and the tolerances
 
 
 def within(found: NDArray[Any], expected: NDArray[Any], precision: str) -> bool:
-    return difference("target__0", found, expected, tft.BOUNDS[precision]).ok
+    return difference("target__0", found, expected, tft.TOLERANCES[precision]).ok
 
 
 @pytest.mark.slow
@@ -993,7 +993,7 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(larger: tuple[Windows, P
         order = np.arange(64)
         order[[first, second]] = second, first
         wrong[f"{first} and {second} swapped"] = expected[order]
-    for precision in tft.BOUNDS:
+    for precision in tft.TOLERANCES:
         found = [
             name for name in wrong if within(wrong[name].astype(np.float32), expected, precision)
         ]

@@ -148,7 +148,7 @@ def test_zipped_plain_and_in_a_folder_are_the_same(tmp_path: Path) -> None:
     source = source.rename(tmp_path / "two" / raw.POWER)
     expected = (prepared("electricity", source, tmp_path / "a") / "test.csv").read_bytes()
     for name, other in (("b", archive), ("c", tmp_path / "one"), ("d", tmp_path / "two")):
-        assert raw.holds_raw(other)
+        assert raw.is_raw(other)
         found = prepared("electricity", other, tmp_path / name)
         assert (found / "test.csv").read_bytes() == expected
 
@@ -224,12 +224,12 @@ def test_the_last_hour_of_all_is_dropped(tmp_path: Path) -> None:
 
 def test_only_public_files_are_taken_for_raw(tmp_path: Path) -> None:
     written(*quarters(1), tmp_path / raw.POWER)
-    assert raw.holds_raw(tmp_path)
-    assert raw.holds_raw(tmp_path / raw.POWER)
+    assert raw.is_raw(tmp_path)
+    assert raw.is_raw(tmp_path / raw.POWER)
     (tmp_path / "test.csv").write_text("")
-    assert not raw.holds_raw(tmp_path)
-    assert not raw.holds_raw(tmp_path / "test.csv")
-    assert not raw.holds_raw(tmp_path / "absent")
+    assert not raw.is_raw(tmp_path)
+    assert not raw.is_raw(tmp_path / "test.csv")
+    assert not raw.is_raw(tmp_path / "absent")
     assert models.raw("tft") is raw
 
 

@@ -144,7 +144,7 @@ def test_every_format_equals_the_network_at_other_batch_sizes(
             found, expected = session.run(batch)[OUTPUT], run(network, batch)
             assert found.shape == (size, 1)
             largest = np.abs(found - expected).max() / run(network, batch_of(64)).std()
-            assert largest <= widedeep.BOUNDS[precision][0], (name, precision, size)
+            assert largest <= widedeep.TOLERANCES[precision][0], (name, precision, size)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_it_has_the_published_number_of_parameters_in_each_part(network: Any) ->
     assert len(sizes) == 2 + 6
 
 
-def looked_up(table: NDArray[np.float32], ids: NDArray[np.int32]) -> Floats:
+def embedding_reads(table: NDArray[np.float32], ids: NDArray[np.int32]) -> Floats:
     """Add up the rows of one sample's ids that there are."""
     total = np.zeros(table.shape[1])
     for number in ids:
@@ -198,8 +198,8 @@ def logits(weights: Weights, batch: Batch, key: Callable[[str], Any] | None = No
         ):
             wide = wide + weight * row[name]
         for name in TABLES:
-            wide = wide + looked_up(weights[f"{WIDE}-0/{name}.Sembedding_weights"], row[name])
-            columns[f"{name}_embedding"] = looked_up(
+            wide = wide + embedding_reads(weights[f"{WIDE}-0/{name}.Sembedding_weights"], row[name])
+            columns[f"{name}_embedding"] = embedding_reads(
                 weights[f"{DEEP}-0/{name}.Sembedding_weights"], row[name]
             )
         x = np.concatenate([columns[name] for name in sorted(columns, key=key)])
@@ -238,7 +238,7 @@ def test_columns_in_another_order_would_be_noticed(network: Any, weights: Weight
     np.testing.assert_allclose(found, sigmoid(logits(weights, batch, key=str)), atol=1e-5)
     for order in orders:
         wrong = sigmoid(logits(weights, batch, key=order))
-        assert not difference(OUTPUT, found, wrong, widedeep.BOUNDS["bf16"]).ok
+        assert not difference(OUTPUT, found, wrong, widedeep.TOLERANCES["bf16"]).ok
 
 
 @pytest.mark.slow
@@ -830,7 +830,7 @@ def test_a_client_reads_which_ad_of_a_display_is_likeliest(small: Path) -> None:
     assert len(widedeep.example(config_of(), dataset, 2).beside["clicked"]) == 2
 
 
-# The fitted checkpoint and the bounds
+# The fitted checkpoint and the tolerances
 
 
 @pytest.fixture(scope="module")
@@ -910,14 +910,17 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted: tuple[Any, Displ
         ("topic_id_list", "entity_id_list"),
     ):
         wrong[f"{first} and {second}"] = run(network, swapped(batch, first, second))
-    for precision, bounds in widedeep.BOUNDS.items():
+    for precision, tolerances in widedeep.TOLERANCES.items():
         passed = [
             name
             for name, found in wrong.items()
-            if difference(OUTPUT, found.astype(np.float32), expected, bounds).ok
+            if difference(OUTPUT, found.astype(np.float32), expected, tolerances).ok
         ]
         # int8 tells neither two similar rows nor two similar inputs apart
         assert [name for name in passed if precision != "int8" or " and " not in name] == []
     for first, second in (*pairwise(NUMERIC), *pairwise(ONE_HOT), *pairwise(MULTI_HOT)):
         found = run(network, swapped(batch, first, second))
-        assert not difference(OUTPUT, found, expected, widedeep.BOUNDS["fp32"]).ok, (first, second)
+        assert not difference(OUTPUT, found, expected, widedeep.TOLERANCES["fp32"]).ok, (
+            first,
+            second,
+        )

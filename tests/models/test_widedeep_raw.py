@@ -480,14 +480,14 @@ def test_only_a_folder_with_the_clicks_is_taken_for_raw(
     world: World, source: Path, folder: Path, tmp_path: Path
 ) -> None:
     assert models.raw("widedeep") is raw
-    assert raw.holds_raw(source)
-    assert raw.holds_raw(world.write(tmp_path / "zips", zips=True))
-    assert not raw.holds_raw(folder)
-    assert not raw.holds_raw(source / "clicks_train.csv")
-    assert not raw.holds_raw(tmp_path / "absent")
+    assert raw.is_raw(source)
+    assert raw.is_raw(world.write(tmp_path / "zips", zips=True))
+    assert not raw.is_raw(folder)
+    assert not raw.is_raw(source / "clicks_train.csv")
+    assert not raw.is_raw(tmp_path / "absent")
     (tmp_path / "zips" / "valid").mkdir()
     (tmp_path / "zips" / "valid" / "part_0.parquet").write_text("")
-    assert not raw.holds_raw(tmp_path / "zips")
+    assert not raw.is_raw(tmp_path / "zips")
 
 
 def test_every_file_of_the_preparation_decides_the_name_of_a_prepared_set() -> None:

@@ -268,8 +268,8 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     text = json_format.MessageToJson(message, preserving_proto_field_name=True)
     (folder / "1/config.json").write_text(text)
     given = samples(chosen)
-    wire = ensemble.codec_of(deploy, tmp_path / "repository")
-    sent = wire.encode(given) if wire else given
+    codec = ensemble.codec_of(deploy, tmp_path / "repository")
+    sent = codec.encode(given) if codec else given
     inputs = {own.name: sent[name] for name, own in lookup.inputs.items()}
 
     assert wanted.python == "3.8"

@@ -41,8 +41,8 @@ def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
     given = parse(yaml.safe_load(SHARED), "planning", "planning.yaml")
     chosen = [("resnet50", "accelerated"), ("resnet50", "plain")]
 
-    jobs = {job.name: job.obstacle for job in plan(given, chosen, ["export"])}
-    converted = {job.name: job.obstacle for job in plan(given, chosen, ["convert"])}
+    jobs = {job.name: job.why_unavailable for job in plan(given, chosen, ["export"])}
+    converted = {job.name: job.why_unavailable for job in plan(given, chosen, ["convert"])}
 
     assert jobs == {"resnet50 accelerated export": ""}
     assert converted["resnet50 plain convert"] == ""
@@ -209,7 +209,7 @@ def test_configurations_are_not_compared_on_a_server_that_is_there_already(tmp_p
     stages = ["perf_online", "tune", *LESSONS]
     jobs = plan(given, [("resnet50", "onnx-fp32")], stages, lambda config: "")
 
-    reasons = {job.config.stage: job.obstacle for job in jobs}
+    reasons = {job.config.stage: job.why_unavailable for job in jobs}
     words = "The stage starts one server per configuration, which is impossible with a remote "
     assert reasons.pop("perf_online") == ""
     assert len(reasons) == 1 + len(LESSONS)

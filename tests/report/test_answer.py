@@ -9,7 +9,7 @@ from pandas import DataFrame
 from scipy.stats import binom
 
 from helpers.config import ReportConfig, resolve
-from helpers.measure import Window, interval, judge_budget, with_intervals
+from helpers.measure import Window, check_budget, interval, with_intervals
 from helpers.measure.rows import measure_row
 from helpers.report import analysis, describe, figures, tables, text
 from helpers.results import Difference, Measurement, ParityCheck, Result, Results, Row, Score, read
@@ -193,7 +193,7 @@ def test_the_share_above_the_budget_is_met_not_met_or_not_known(
     latencies = np.ones(requests)
     latencies[np.linspace(0, requests - 1, late).astype(int)] = 9.0
 
-    found, needed = judge_budget(latencies, 5.0)
+    found, needed = check_budget(latencies, 5.0)
 
     assert found == word
     if found != "met":  # the binomial distribution's own tail says when it would be
@@ -204,7 +204,7 @@ def test_correlated_requests_tell_less_of_the_budget() -> None:
     random = np.random.default_rng(0)
     latencies = np.repeat(random.lognormal(0, 0.1, 100), 4)  # answered four at a time
 
-    word, needed = judge_budget(latencies, 5.0)
+    word, needed = check_budget(latencies, 5.0)
 
     assert word == "unconfirmed"
     assert needed > 4 * 368

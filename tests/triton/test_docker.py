@@ -484,21 +484,21 @@ def test_what_a_dead_owner_left_is_removed_and_what_a_living_one_holds_is_not(
 
 @pytest.mark.parametrize("token", ["", "1.2", f"1.{os.getpid()}.5", "x.y.z", "owner"], ids=range(5))
 def test_of_an_owner_that_cannot_be_seen_nothing_is_known(token: str) -> None:
-    assert not owner.is_dead(token)
+    assert not owner.is_stale(token)
 
 
 def test_a_process_of_the_same_number_is_not_the_same_owner() -> None:
     place, number, started = owner.token().rsplit(".", 2)
-    assert not owner.is_dead(owner.token())
-    assert owner.is_dead(f"{place}.{number}.{int(started) - 1}")
-    assert owner.is_dead(f"{place}.99999999.{started}")
+    assert not owner.is_stale(owner.token())
+    assert owner.is_stale(f"{place}.{number}.{int(started) - 1}")
+    assert owner.is_stale(f"{place}.99999999.{started}")
 
 
 def test_an_owner_on_another_host_is_never_known_to_be_dead() -> None:
     """The process namespace that every host starts with has the same number everywhere."""
     boot, namespace, _, started = owner.token().split(".")
-    assert owner.is_dead(f"{boot}.{namespace}.99999999.{started}")
-    assert not owner.is_dead(f"{boot[::-1]}.{namespace}.99999999.{started}")
+    assert owner.is_stale(f"{boot}.{namespace}.99999999.{started}")
+    assert not owner.is_stale(f"{boot[::-1]}.{namespace}.99999999.{started}")
 
 
 def test_no_docker_command(
@@ -510,7 +510,7 @@ def test_no_docker_command(
         "set server.kind to embedded."
     )
     assert refused(repository, config()) == words
-    assert preflight.obstacle(config("convert")) == words
+    assert preflight.why_unavailable(config("convert")) == words
 
 
 @pytest.mark.parametrize(

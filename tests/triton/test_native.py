@@ -16,7 +16,7 @@ from helpers.errors import ParameterError, ServerError
 from helpers.inference import ensemble
 from helpers.inference.datasets import request
 from helpers.machine import preflight
-from helpers.machine.preflight import obstacle
+from helpers.machine.preflight import why_unavailable
 from helpers.store.artifacts import Artifact, create_artifact, find_artifact
 from helpers.store.paths import ROOT
 from helpers.triton import native
@@ -352,13 +352,13 @@ OBSTACLES = {
 def test_what_a_gpu_machine_cannot_serve_is_one_line(
     machine: None, fields: dict[str, Any], reason: str
 ) -> None:
-    assert obstacle(config("convert", device="gpu", **fields)) == reason
+    assert why_unavailable(config("convert", device="gpu", **fields)) == reason
 
 
 def test_openvinos_backend_which_fixes_the_batch_is_refused_and_the_adapter_is_not() -> None:
     chosen = config("convert", device="cpu", format="openvino")
 
-    assert native.obstacle(chosen) == (
+    assert native.why_unavailable(chosen) == (
         "No native backend serves openvino at every batch size. Set server.backend to adapter, or "
         "use the embedded server."
     )

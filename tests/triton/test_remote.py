@@ -121,7 +121,7 @@ def test_an_address_is_host_and_port(url: str) -> None:
         f"server.url '{url}' is invalid. Set it to host:port of Triton's HTTP endpoint, such as "
         "127.0.0.1:8000."
     )
-    assert preflight.obstacle(config("convert", url=url)) == words
+    assert preflight.why_unavailable(config("convert", url=url)) == words
 
 
 def test_an_address_may_be_a_link() -> None:
@@ -173,7 +173,7 @@ def test_without_its_folder_the_model_must_be_there(
         assert server.processes == (os.getpid(),)
     assert {path.rpartition("/")[2] for path in asked} == {"live", "ready"}  # nothing is changed
     assert (tmp_path / "log").read_text() == f"the log of {url} is on its own machine\n"
-    assert preflight.obstacle(config("convert", url=url)) == ""
+    assert preflight.why_unavailable(config("convert", url=url)) == ""
     other = config(url=url).model_copy(update={"model": "other"})
     assert refused(repository, other) == (
         f"The model other is not ready on {url}. Load it there, or set "
@@ -282,7 +282,9 @@ def silent() -> Iterator[str]:
 def test_a_host_that_drops_packets_is_asked_once_and_not_for_long(silent: str) -> None:
     url = silent
     started = time.monotonic()
-    found = {preflight.obstacle(config("convert", {"threads": n}, url=url)) for n in range(1, 6)}
+    found = {
+        preflight.why_unavailable(config("convert", {"threads": n}, url=url)) for n in range(1, 6)
+    }
     assert time.monotonic() - started < 2 * remote.CONNECT_SECONDS
     assert found == {f"No Triton responds at {url}. Start it, or change server.url."}
 

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from helpers.triton import process
-from helpers.triton.supervisor import kill_session, processes_in_session, shared_memory_users, sweep
+from helpers.triton.supervisor import (
+    kill_session,
+    processes_in_session,
+    remove_shared_memory,
+    shared_memory_users,
+)
 from tests.conftest import processes, wait_for
 
 SHM = Path("/dev/shm")
@@ -31,12 +36,12 @@ def name() -> Iterator[str]:
 
 @contextmanager
 def guarded(
-    tmp_path: Path, code: str, sweep: tuple[str, ...] = (), at_once: bool = False
+    tmp_path: Path, code: str, shm_patterns: tuple[str, ...] = (), at_once: bool = False
 ) -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-c", code]
     with (
         (tmp_path / "log").open("wb") as log,
-        process.supervised(command, log=log, sweep=sweep, at_once=at_once) as it,
+        process.supervised(command, log=log, shm_patterns=shm_patterns, at_once=at_once) as it,
     ):
         yield it
 
@@ -46,9 +51,9 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     for path in (stale, used, other):
         path.write_bytes(b"x" * 4096)
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        sweep([f"{name}_[0-9]*"])
+        remove_shared_memory([f"{name}_[0-9]*"])
         assert (stale.exists(), used.exists(), other.exists()) == (False, True, True)
-    sweep([f"{name}_[0-9]*"])
+    remove_shared_memory([f"{name}_[0-9]*"])
     assert (used.exists(), other.exists()) == (False, True)
 
 
@@ -57,9 +62,9 @@ def test_what_another_user_left_is_not_swept(name: str, monkeypatch: pytest.Monk
     region.write_bytes(b"x")
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: region.stat().st_uid + 1)
-        sweep([f"{name}_[0-9]*"])
+        remove_shared_memory([f"{name}_[0-9]*"])
     assert region.exists()
-    sweep([f"{name}_[0-9]*"])
+    remove_shared_memory([f"{name}_[0-9]*"])
     assert not region.exists()
 
 

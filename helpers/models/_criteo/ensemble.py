@@ -13,7 +13,7 @@ from helpers.models._criteo import lookup
 from helpers.models._criteo.lookup import INPUT, LAYOUT, OUTPUT, SCALES, TABLES, Lookup, load
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
-__all__ = ["CODE", "FOLDER", "RUNTIME", "configure", "load", "mapped", "parts", "wire", "write"]
+__all__ = ["CODE", "FOLDER", "RUNTIME", "codec_in", "configure", "load", "mapped", "parts", "write"]
 
 FOLDER = "sparse"
 IDS, NUMBERS = "an id of each categorical feature, a row of its table", "the numerical features"
@@ -87,7 +87,7 @@ def configure(config: Config, path: Path) -> tuple[str, ...]:
     return ()
 
 
-def wire(path: Path) -> None:
+def codec_in(path: Path) -> None:
     """Return None: samples need no encoding."""
 
 

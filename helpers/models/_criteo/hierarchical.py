@@ -119,7 +119,7 @@ class Folders:
         return {"OUTPUT0": np.concatenate(vectors)[None]}
 
 
-def wire(path: Path) -> Layout:
+def codec_in(path: Path) -> Layout:
     """Read the layout of requests to the store of the folder `path`."""
     layout = json.loads((path / LAYOUT).read_text())
     return Layout(layout["cardinalities"], layout["fused"])
@@ -130,7 +130,7 @@ def configure(config: Deployment, path: Path) -> tuple[str, ...]:
 
     Return the packages that its databases need.
     """
-    layout = wire(path)
+    layout = codec_in(path)
     content = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
     (path / session.JSON).write_text(content.model_dump_json(indent=2) + "\n")
     needed = ("redis",) if content.volatile_db.type == "redis_cluster" else ()

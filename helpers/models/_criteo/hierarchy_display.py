@@ -129,4 +129,4 @@ def memory_estimate(
 
 
 def _layout(config: "Deployment", path: Path | None = None) -> hierarchical.Layout:
-    return hierarchical.wire(path) if path else hierarchical.Layout([], config.fused)
+    return hierarchical.codec_in(path) if path else hierarchical.Layout([], config.fused)

@@ -20,7 +20,7 @@ from helpers.models._criteo import data, hierarchical, network
 from helpers.models._criteo import ensemble as criteo_ensemble
 from helpers.models._criteo.ensemble import IDS, LOGIT, NUMBERS
 from helpers.models._criteo.tables import CATEGORICAL, NUMERICAL, OWN, TABLES
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 
 
 class Recommender(Model):
@@ -47,7 +47,9 @@ class Recommender(Model):
     def __init__(self, title: str, interaction: Sequence[int], width: int) -> None:
         self.TITLE = title
         # terms of an output of each layer: of the bottom MLP, the interaction and the top MLP
-        self.BOUNDS = bounds([NUMERICAL, 512, 256, *interaction, width, 1024, 1024, 512, 256])
+        self.TOLERANCES = tolerances_for(
+            [NUMERICAL, 512, 256, *interaction, width, 1024, 1024, 512, 256]
+        )
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         return (

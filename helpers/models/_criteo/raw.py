@@ -69,7 +69,7 @@ class Vocabulary:
         return np.where(is_known, self._ids[places], np.int32(0))
 
 
-def holds_raw(path: Path) -> bool:
+def is_raw(path: Path) -> bool:
     """Return whether `path` is a folder with day files, and not a prepared one."""
     unprepared = path.is_dir() and not (path / spec.FILE).exists()
     return unprepared and any(DAY.fullmatch(file.name) for file in path.iterdir())

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.display import Progress
-from helpers.models import Config, Spread
+from helpers.models import Config, ParallelMap
 from helpers.models._criteo import raw, spec
 from helpers.models._criteo.data import write_part
 from helpers.models._parts import atomic_output, joined
@@ -20,7 +20,7 @@ from helpers.store import fingerprint
 
 
 def prepare_parts(
-    config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+    config: Config, source: Path, folder: Path, scratch: Path, spread: ParallelMap
 ) -> None:
     """Write the set of `raw.prepare_raw` by calls of `spread`, with intermediate files in
     `scratch`.

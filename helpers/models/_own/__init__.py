@@ -93,7 +93,7 @@ class Own(Model):
 
     def __init__(self, title: str, description: Description) -> None:
         self.TITLE, self.description = title, description
-        self.BOUNDS = description.tolerances
+        self.TOLERANCES = description.tolerances
         for name in ("framework", "metrics", "backend", "is_batched", "takes_zeros"):
             setattr(self, name.upper(), getattr(description, name))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.models import Config, Dataset, Model, SampleSize, Split, Tensor, float_type
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 from helpers.models.bert.sizes import POSITIONS, SIZES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class BERT(Model):
     GENERATED = ("generated", "generated-few", "generated-small")  # the second for slow variants
     SAMPLE_SIZES: ClassVar = {"max_seq_length": SampleSize(SHORTEST, POSITIONS, LENGTH, "tokens")}
     BATCH = 8
-    BOUNDS = bounds(_SUMS)
+    TOLERANCES = tolerances_for(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Describe the token ids, the segment ids and the input mask."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.models import Config, Dataset, Model, SampleSize, Split, Tensor, float_type
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ class ResNet50(Model):
     METRICS: ClassVar = {"top1": "higher", "top5": "higher"}
     SAMPLE_SIZES: ClassVar = {"crop_size": SampleSize(SMALLEST, RESIZED, CROPPED, "pixels a side")}
     BATCH = 8
-    BOUNDS = bounds(_SUMS)
+    TOLERANCES = tolerances_for(_SUMS)
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Describe the normalised RGB image."""

@@ -22,7 +22,7 @@ SYNSETS = "ILSVRC2012_devkit_t12/data/meta.mat"
 CHUNK = 1 << 16  # bytes read at once
 
 
-def holds_raw(path: Path) -> bool:
+def is_raw(path: Path) -> bool:
     """Return whether `path` is ImageNet's archive of validation images, or a folder with it."""
     return (path.name == ARCHIVE and path.is_file()) or (path / ARCHIVE).is_file()
 

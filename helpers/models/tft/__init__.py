@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from helpers.models import Config, Dataset, Model, Split, Tensor, float_type
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 from helpers.models.tft.variants import HORIZON, LENGTH, QUANTILES, VARIANTS
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class TFT(Model):
     VARIANTS = tuple(VARIANTS)
     BATCH = 64
     # int8 leaves the LSTM in floating point
-    BOUNDS = bounds(_SELECTION + _LSTM + _ATTENTION) | {
-        "int8": bounds(_SELECTION + _ATTENTION)["int8"]
+    TOLERANCES = tolerances_for(_SELECTION + _LSTM + _ATTENTION) | {
+        "int8": tolerances_for(_SELECTION + _ATTENTION)["int8"]
     }
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:

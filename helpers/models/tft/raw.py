@@ -31,7 +31,7 @@ SAMPLES = 6  # of ten minutes in an hour
 BLOCK = 2**22  # bytes of text that are read at a time
 
 
-def holds_raw(path: Path) -> bool:
+def is_raw(path: Path) -> bool:
     """Return whether `path` is, or a folder that holds, a file of the UCI archive."""
     return bool(_files(path))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from helpers.models import Config, Dataset, Model, Network, RawParts, Split, Tensor
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 from helpers.models.widedeep.features import HOTNESS, MULTI_HOT, NUMERIC, ONE_HOT
 
 
@@ -14,7 +14,7 @@ class WideAndDeep(Model):
     PACKAGES = ("polars",)
     METRICS: ClassVar = {"map12": "higher"}
     BATCH = 4096
-    BOUNDS = bounds([1248, *[1024] * 5])  # inputs of the deep network's layers
+    TOLERANCES = tolerances_for([1248, *[1024] * 5])  # inputs of the deep network's layers
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Describe the 13 numbers, the 13 ids and the 3 lists of ids of an ad in its display.

@@ -27,7 +27,7 @@ AGAIN = 3  # retries of a call whose worker was lost
 
 
 @dataclass
-class Spread:
+class ParallelMap:
     """Makes calls on the workers that see the required paths."""
 
     workers: Workers
@@ -75,7 +75,7 @@ def prepare(
     assert isinstance(config, ExportConfig)
     parts, source = models.get(model).raw_parts, from_root(config.dataset)
     raw, dataset = models.raw(model), dataset_place(config)
-    if parts is None or raw is None or dataset.made is None or not raw.holds_raw(source):
+    if parts is None or raw is None or dataset.made is None or not raw.is_raw(source):
         known = ", ".join(name for name in models.names() if models.get(name).raw_parts)
         raise ParameterError(
             f"The dataset '{config.dataset}' of {model} has no raw files to prepare on a cluster. "
@@ -87,7 +87,7 @@ def prepare(
     scratch = dataset.made.with_name(f"{dataset.made.name}.parts")
     with joined(access, outputs) as workers, locked(outputs):
         workers.refuse_others([worker.targets for worker in workers])
-        spread = Spread(workers, _seeing(workers, [workers.probe, source]), say)
+        spread = ParallelMap(workers, _seeing(workers, [workers.probe, source]), say)
         (scratch / "result").mkdir(parents=True, exist_ok=True)
         parts.prepare_parts(config, source, scratch / "result", scratch, spread)
         for left in (scratch / "result").rglob(".*"):  # of killed workers

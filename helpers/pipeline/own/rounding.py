@@ -93,11 +93,11 @@ def widen_tolerances(
     """
     tolerances = {}
     for precision, (largest, mean, _) in errors.items():
-        bounds = narrow[precision]
-        limit = max(bounds[1], apart / 2)
+        narrow_max, narrow_mean = narrow[precision]
+        limit = max(narrow_mean, apart / 2)
         tolerances[precision] = (
-            max(bounds[0], SAFETY * largest),
-            min(max(bounds[1], SAFETY * mean), limit),
+            max(narrow_max, SAFETY * largest),
+            min(max(narrow_mean, SAFETY * mean), limit),
         )
     return tolerances
 

@@ -17,7 +17,7 @@ from helpers import formats
 from helpers.errors import DeviceError
 from helpers.machine import target_name, this_gpu
 from helpers.models._own import TensorSpec
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 from helpers.pipeline.own import rounding
 from helpers.pipeline.own.draft import InspectedModel
 from helpers.pipeline.own.options import Option
@@ -100,7 +100,9 @@ class Scored:
 def package(title: str, model: InspectedModel, scored: Scored) -> dict[str, str]:
     """Write the files of a model's package: its description and the module that loads it."""
     terms, count = model.terms
-    narrow = bounds([max(1, round(terms / count))] * count)  # only their count and total matter
+    narrow = tolerances_for(
+        [max(1, round(terms / count))] * count
+    )  # only their count and total matter
     wide = narrow | rounding.widen_tolerances(narrow, model.effects, model.apart)
     tolerances = {
         precision: tuple(float(f"{bound:.1e}") for bound in pair)

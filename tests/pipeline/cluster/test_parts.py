@@ -151,7 +151,9 @@ def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path))
-    monkeypatch.setattr("helpers.pipeline.planning.obstacle", lambda _: "not on this machine")
+    monkeypatch.setattr(
+        "helpers.pipeline.planning.why_unavailable", lambda _: "not on this machine"
+    )
     plans = read_plans([ROOT / "params/smoke.yaml"], ["resnet50"], [], [], ask=lambda _: "")
 
     found = groups_of(plans)
@@ -162,10 +164,10 @@ def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(
     assert (one, two, three) == LESSONS
     assert others[:3] == ["export", "convert", "deploy"]
     assert not set(others) & {"report", *LESSONS}
-    assert {job.obstacle for job in jobs} == {""}
+    assert {job.why_unavailable for job in jobs} == {""}
     (deploy,) = {job.needs for job in jobs[-3:]}
     assert deploy in [job.result for job in jobs[:-3]]
-    monkeypatch.setattr("helpers.pipeline.planning.obstacle", lambda _: "")
+    monkeypatch.setattr("helpers.pipeline.planning.why_unavailable", lambda _: "")
     given = parse(yaml.safe_load(group.parameters), group.target, "smoke.yaml")
     stages = [job.config.stage for job in jobs]
     chosen = select(given, [group.model], group.experiments)

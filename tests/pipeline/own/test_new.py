@@ -27,7 +27,7 @@ from helpers.config.parameter_file import Experiment
 from helpers.errors import DataError, DeviceError, ParameterError
 from helpers.models._own import Own, TensorSpec, metrics
 from helpers.models._own.graph import OnnxRuntime
-from helpers.models._rounding import bounds
+from helpers.models._rounding import tolerances_for
 from helpers.pipeline.own import creation, origin, rounding, writing
 from helpers.pipeline.own.draft import draft
 from helpers.store import ROOT
@@ -111,14 +111,14 @@ def test_a_file_describes_the_model_and_its_package_loads_it(place: Path) -> Non
         "outputs": [{"name": "logits", "dtype": "float32", "shape": [4]}],
         "decision": "class",
     }
-    narrow = bounds([sources.FEATURES])
+    narrow = tolerances_for([sources.FEATURES])
     for precision, (largest, mean) in tolerances.items():
         assert largest > 0.95 * narrow[precision][0]
         assert mean > 0.95 * narrow[precision][1]
     model = Own.load(str(package))
     assert model.TITLE == "mine"
     assert (model.FRAMEWORK, model.IS_BATCHED, model.METRICS) == ("onnxruntime", True, {})
-    assert {name: tuple(pair) for name, pair in tolerances.items()} == model.BOUNDS
+    assert {name: tuple(pair) for name, pair in tolerances.items()} == model.TOLERANCES
 
 
 DESCRIPTIONS = {

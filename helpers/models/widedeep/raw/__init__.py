@@ -31,7 +31,7 @@ def find(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def holds_raw(path: Path) -> bool:
+def is_raw(path: Path) -> bool:
     """Return whether `path` is a folder with Kaggle's clicks, rather than a prepared set."""
     return find(path, "clicks_train") is not None and not any(path.glob("valid/*.parquet"))
 

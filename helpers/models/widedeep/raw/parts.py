@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from helpers.display import Progress
-from helpers.models import Config, Spread
+from helpers.models import Config, ParallelMap
 from helpers.models._parts import atomic_output
 from helpers.models.widedeep.raw import parts_of, rows, statistics, tables, write_facts
 from helpers.models.widedeep.raw.files import Files
@@ -23,7 +23,7 @@ KNOWN = "known.json"
 
 
 def prepare_parts(
-    config: Config, source: Path, folder: Path, scratch: Path, spread: Spread
+    config: Config, source: Path, folder: Path, scratch: Path, spread: ParallelMap
 ) -> None:
     """Write the set of `prepare_raw` by calls of `spread`, with intermediate files in `scratch`.
 
