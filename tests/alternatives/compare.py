@@ -168,7 +168,8 @@ def require_right(
         raise Refused(
             f"{name} answers otherwise: by {apart.max_difference:.2g} deviations at most and "
             f"{apart.mean_difference:.2g} on average. The tolerances are {tolerances[0]:.2g} "
-            f"and {tolerances[1]:.2g}; sample {apart.sample} is {apart.value:.6g}, not {apart.reference_value:.6g}"
+            f"and {tolerances[1]:.2g}; sample {apart.sample} is {apart.value:.6g}, "
+            f"not {apart.reference_value:.6g}"
         )
 
 
