@@ -38,7 +38,7 @@ def config() -> Config:
 
 
 @pytest.fixture(params=resnet50.TOLERANCES, ids=str)
-def tolerances_for(request: pytest.FixtureRequest) -> tuple[float, float]:
+def tolerances(request: pytest.FixtureRequest) -> tuple[float, float]:
     return resnet50.TOLERANCES[request.param]
 
 
