@@ -399,7 +399,7 @@ def test_magika_tells_the_types_of_files_as_its_own_package_does(tmp_path: Path)
 
     package = Magika()
     package._onnx_session = recorder = Recorder(package._onnx_session)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     files = [*sorted(root.glob("helpers/**/*.py"))[:40], *root.glob("params/*.yaml")]
     files += root.glob("*.md")
     labels = [package.identify_path(path).output.label for path in files]
