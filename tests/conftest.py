@@ -32,6 +32,7 @@ from helpers.results import Result, Row, read
 from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, block_import
 from helpers.triton import owner, supervisor
 from helpers.triton.process import OPENMP
+from helpers.triton.server import reserved_ports
 
 with block_import(GRAMMARS):
     import jsonschema  # noqa: F401  (seconds of every worker's start, where another imports it first)
@@ -445,6 +446,12 @@ def kernels(folder: Path) -> list[int]:
         with suppress(psutil.NoSuchProcess):
             parents[pid] = psutil.Process(pid).ppid()
     return [pid for pid, parent in parents.items() if parent in found]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many ports of 127.0.0.1 that nobody listens on."""
+    with reserved_ports(*[0] * count) as ports:
+        return ports
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:

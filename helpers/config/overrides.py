@@ -1,4 +1,4 @@
-"""Name an experiment with overrides, and save the overrides for later stages.
+"""Return the name of an experiment with overrides, and save them for later stages.
 
 The results of the experiment itself do not change.
 """

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from helpers import formats
-from helpers.config import LoadConfig, StageConfig, renamed_result, results_folder, save_overrides
+from helpers.config import (
+    LoadConfig,
+    StageConfig,
+    renamed_result,
+    result_file,
+    results_folder,
+    save_overrides,
+)
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
 from helpers.results.fingerprints import files_read, fingerprint
@@ -46,8 +53,7 @@ def timestamp() -> str:
 
 def write(config: StageConfig, result: Result) -> None:
     """Write a result atomically."""
-    path = results_folder(config) / f"{config.stage}.json"
-    write_atomic(path, result.model_dump_json(indent=1))
+    write_atomic(result_file(config), result.model_dump_json(indent=1))
 
 
 def read(path: Path) -> Result | None:
@@ -156,7 +162,7 @@ def save(
         write(config, result)
     if broken:
         raise (AccuracyError if wrong else MeasurementError)(broken)
-    print(f"wrote {display_path(results_folder(config) / f'{config.stage}.json')}")
+    print(f"wrote {display_path(result_file(config))}")
 
 
 def _facts(artifact: Artifact) -> ArtifactFacts:

@@ -279,18 +279,13 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
     }
 
 
-def free_ports(*requested: int) -> list[int]:
-    """Return different ports of 127.0.0.1 without a listener: those `requested`, any one for a 0.
+@contextmanager
+def reserved_ports(*requested: int) -> Iterator[list[int]]:
+    """Yield different ports of 127.0.0.1 without a listener: those `requested`, any one for a 0. No
+    other process can draw them during the block, and a server can listen on them.
 
     Raises `ServerError` if one is in use, or if this machine has no 127.0.0.1.
     """
-    with reserved_ports(*requested) as ports:
-        return ports
-
-
-@contextmanager
-def reserved_ports(*requested: int) -> Iterator[list[int]]:
-    """Yield such ports for servers to listen on. No other process can draw them in the block."""
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", 1)) in (ENETUNREACH, EADDRNOTAVAIL):
             raise ServerError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.triton.server import free_ports
+from tests.conftest import free_ports
 
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
 
@@ -18,7 +18,7 @@ class Redis:
     """One redis-server, which can be stopped and started again."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port, self.bus = free_ports(0, 0)
+        self.port, self.bus = free_ports(2)
         self.folder, self.options = folder, options
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -105,7 +105,7 @@ def test_a_request_that_nobody_answers_is_an_error_after_two_tries() -> None:
 
 @pytest.mark.slow
 def test_a_machine_without_a_loopback_interface_is_one_line() -> None:
-    command = "from helpers.triton.server import free_ports as f\ntry: f(0)\n"
+    command = "from helpers.triton.server import reserved_ports as f\ntry: f(0).__enter__()\n"
     command += "except Exception as error: print(type(error).__name__, error)"
     for isolation in (["--net"], ["--net", "--user", "--map-root-user"]):
         inside = ["unshare", *isolation]

@@ -21,8 +21,8 @@ from helpers.machine import preflight
 from helpers.measure import background, offline, sweep
 from helpers.measure.rows import Window
 from helpers.triton import embedded, owner, remote
-from helpers.triton.server import Server, free_ports
-from tests.conftest import wait_for
+from helpers.triton.server import Server
+from tests.conftest import free_ports, wait_for
 
 
 def config(stage: str = "deploy", fields: dict[str, Any] | None = None, **server: str) -> Config:
@@ -157,7 +157,7 @@ def test_metrics_are_those_of_the_server_that_was_named(
 
 
 def test_nobody_answers(repository: Path) -> None:
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     assert refused(repository, config(url=f"127.0.0.1:{port}")) == (
         f"No Triton responds at 127.0.0.1:{port}. Start it, or change server.url."
     )

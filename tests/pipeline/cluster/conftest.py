@@ -165,7 +165,7 @@ class Cluster:
 
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
-    """Give a cluster in which nothing runs yet, and end all of it after the block."""
+    """Yield a cluster in which nothing runs, and end all of it after the block."""
     home = copy_project(folder / "home")
     add_targets(home)
     found = Cluster(home, folder)

@@ -23,8 +23,7 @@ import yaml
 
 from helpers.models import Arrays
 from helpers.results import read
-from helpers.triton.server import free_ports
-from tests.conftest import Answer, Project, copy_project, wait_for
+from tests.conftest import Answer, Project, copy_project, free_ports, wait_for
 from tests.pipeline.own import sources
 
 QUICK = {
@@ -336,7 +335,7 @@ class Served:
 @contextmanager
 def serving(project: Project, name: str) -> Iterator[str]:
     """Serve a deployed model as a user does; give the server's address."""
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     options = ("--model", name, "--experiment", "onnx-fp32", "--port", str(port))
     process = project.start("serve", f"params/{name}.yaml", *options)
     try:

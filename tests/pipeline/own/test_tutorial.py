@@ -11,8 +11,7 @@ import pytest
 
 from helpers.results import read
 from helpers.store import ROOT
-from helpers.triton.server import free_ports
-from tests.conftest import Project, copy_project, wait_for
+from tests.conftest import Project, copy_project, free_ports, wait_for
 from tests.pipeline.own.test_stages import STAGES, is_ready, quicken
 
 TEXT = (ROOT / "helpers/README.md").read_text(encoding="utf-8")
@@ -57,7 +56,7 @@ def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path: Pat
     (accuracy,) = (each.served for each in deployed.scores if each.metric == "accuracy")
     assert f"accuracy of the ONNX file, {accuracy:.1%}" in TEXT
 
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     process = project.start(*(word.replace("8000", str(port)) for word in serve))
     try:
         wait_for(lambda: is_ready(f"127.0.0.1:{port}", "digits"))
