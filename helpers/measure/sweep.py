@@ -256,7 +256,7 @@ def _measure(
         if window.sent is not None:
             recorded[f"sent_{name}_{i}"] = window.sent
     return row, recorded | (
-        {f"{name}_bare_0": np.array(runs.in_process)} if runs.in_process else {}
+        {f"{name}_in_process_0": np.array(runs.in_process)} if runs.in_process else {}
     )
 
 

@@ -129,7 +129,7 @@ def test_the_requests_of_a_row_are_read_run_by_run(
     assert read_requests(config, offline) == []  # without a file
     file.write_bytes(b"PK no archive")
     assert read_requests(config, offline) == []
-    names = ("batch_8_0", "batch_8_1", "batch_80_2", "batch_8_bare_0")
+    names = ("batch_8_0", "batch_8_1", "batch_80_2", "batch_8_in_process_0")
     np.savez_compressed(file, **dict(zip(names, [*runs, runs[0]], strict=True)))
     found = read_requests(config, offline)
 

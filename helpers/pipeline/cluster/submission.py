@@ -210,16 +210,17 @@ class Submission:
         """Show why a group waits, once for all groups of a model that wait for the same."""
         if reason == group.reason:
             return
-        shown = {(each.name, each.reason) for each in self._groups if each.state == "waiting"}
+        waiting = [other for other in self._groups if other.state == "waiting"]
+        shown = {(other.name, other.reason) for other in waiting}
         group.reason = reason
         if (group.name, reason) not in shown:
             self._say.queued(group.name, reason)
-        told = set[str]()  # experiments: each says once why it waits
+        explained = set[str]()  # experiments, which show once why they wait
         for _, job in group.jobs:
             if job.result in self._pending:
-                is_first = job.config.experiment not in told
+                is_first = job.config.experiment not in explained
                 self._pending[job.result] = f"waiting: {reason}" if is_first else "waiting"
-                told.add(job.config.experiment)
+                explained.add(job.config.experiment)
         publish_indexes(self._outputs, group.target, self._pending)
 
     def _handle_events(self) -> None:
