@@ -21,8 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from helpers.store.paths import ROOT
-from helpers.triton.server import free_ports
-from tests.conftest import wait_for
+from tests.conftest import free_ports, wait_for
 from tests.triton import engine as engines
 from tests.triton.engine import Engine
 
@@ -174,7 +173,7 @@ def test_a_module_is_compiled_without_a_time(engine: Engine) -> None:
 
 
 def test_jupyterlab_answers_those_who_have_its_token(engine: Engine, tmp_path: Path) -> None:
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     socket = engine.host.removeprefix("unix://")
     options = ("--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges:true")
     lab = engine.docker(

@@ -43,7 +43,7 @@ from helpers.measure.checks import difference
 from helpers.measure.statistics import Interval, geometric_mean, log_interval
 from helpers.store import OUTPUTS_VARIABLE, Artifact, temporary_folder
 from helpers.triton import SETTINGS, last_lines, serve, supervised
-from helpers.triton.server import free_ports
+from tests.conftest import free_ports
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -298,11 +298,11 @@ def _is_ready(port: int, model: str) -> bool:
 
 
 @contextmanager
-def contenders(
+def started_servers(
     config: DeployConfig, repository: Artifact, file: Path, tensors: Tensors
 ) -> Iterator[list[Candidate]]:
     """Start all servers; each waits without a spinning thread while another is measured."""
-    ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(*[0] * 6)
+    ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(6)
     own = {
         "model": tensors.model,
         "file": str(file),
@@ -388,7 +388,7 @@ def compare(
     session = Session(str(file), threads(config, "online"))
     reference = np.concatenate([session.run(sample) for sample in samples])
     tolerances = models.get(config.model).TOLERANCES["fp32"]
-    with contenders(config, repository, file, tensors) as found:
+    with started_servers(config, repository, file, tensors) as found:
         for each in found:
             right = answers(each, tensors, samples, clients=4)
             require_right(each.name, right, reference, tolerances)

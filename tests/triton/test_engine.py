@@ -24,8 +24,8 @@ from helpers.measure import analyzer
 from helpers.measure.analyzer import LoadPoint
 from helpers.store.paths import OUTPUTS_VARIABLE
 from helpers.triton import containers, docker, remote
-from helpers.triton.server import Server, free_ports
-from tests.conftest import ONNX, Project, abandoned, interruptible, wait_for
+from helpers.triton.server import Server
+from tests.conftest import ONNX, Project, abandoned, free_ports, interruptible, wait_for
 from tests.triton import engine as engines
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.engine import Engine
@@ -118,7 +118,7 @@ def test_a_container_without_an_address_is_not_taken_for_this_host(
 
 
 def test_a_port_that_is_asked_for_is_published(image: str, doubles: Path, tmp_path: Path) -> None:
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     with docker.serve(doubles, config=config(image), log=tmp_path / "log", port=port) as server:
         assert server.url == f"127.0.0.1:{port}"
         assert doubled(server)
@@ -268,7 +268,7 @@ def test_a_remote_server_in_a_container_is_no_stranger(
     image: str, engine: Engine, doubles: Path, tmp_path: Path
 ) -> None:
     """A published port belongs to the engine's proxy; what computes is behind it."""
-    (port,) = free_ports(0)
+    (port,) = free_ports(1)
     command = docker.command_line((24, 10))
     options = [f"--publish=127.0.0.1:{port}:8000", "--shm-size=1g"]
     mount = containers.Mount(doubles, "/models")

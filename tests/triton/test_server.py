@@ -28,8 +28,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.errors import MeasurementError, ServerError
 from helpers.measure import analyzer
 from helpers.triton import embedded
-from helpers.triton.server import Server, free_ports, reserved_ports
-from tests.conftest import Project, processes, run_time_code, wait_for
+from helpers.triton.server import Server, reserved_ports
+from tests.conftest import Project, free_ports, processes, run_time_code, wait_for
 from tests.dummy import Points, weights
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.test_client import answer_to_client
@@ -366,7 +366,7 @@ def measure(server: Server) -> int:
 def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
 
-    drawn = free_ports(*[0] * 500)
+    drawn = free_ports(500)
 
     assert len({*drawn}) == 500  # by chance alone five pairs would be the same
     assert not [port for port in drawn if first <= port <= last]
@@ -396,7 +396,7 @@ print(server.infer("doubles", {"ids": np.array([[1, 2]])})["doubled"])
 def test_a_proxy_in_the_environment_changes_nothing(
     doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (port,) = free_ports(0)  # nobody listens there
+    (port,) = free_ports(1)  # nobody listens there
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
     for name in ("no_proxy", "NO_PROXY"):
