@@ -217,7 +217,7 @@ def test_a_run_that_finds_no_statistics_is_repeated(
     doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """perf_analyzer does this now and then where there are too few cores, and not when asked to:
-    the first run here is made up.
+    the first run here is made up. A real run after it may do it too.
     """
     perform, intervals = analyzer._perform, list[int]()
 
@@ -235,7 +235,8 @@ def test_a_run_that_finds_no_statistics_is_repeated(
     ):
         assert server.url  # waits
         window = analyzer.run(analyzer.LoadPoint("doubles", data, [], interval_ms=100), server)
-    assert intervals == [100, 200]
+    assert len(intervals) > 1
+    assert intervals == [100 * 2**attempt for attempt in range(len(intervals))]
     assert window.counted
 
 
