@@ -2,9 +2,9 @@
 
 import csv
 import json
+import os
 import re
 import shutil
-import time
 from html import unescape
 from pathlib import Path
 from typing import get_args
@@ -149,13 +149,14 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
 
 
 def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -> None:
-    taken = []
-    while min(taken, default=3) >= 3 and len(taken) < 3:  # others use the processor, too
-        started = time.monotonic()
-        answer = finished.run("run", "params/dummy.yaml")
-        assert (answer.code, answer.executed()) == (0, [])
-        taken.append(time.monotonic() - started)
-    assert min(taken) < 3
+    before = os.times()
+    answer = finished.run("run", "params/dummy.yaml")
+    after = os.times()
+
+    assert (answer.code, answer.executed()) == (0, [])
+    # of a processor: other tests use it, too
+    seconds = after.children_user + after.children_system
+    assert seconds - before.children_user - before.children_system < 3
 
 
 def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project: Project) -> None:
