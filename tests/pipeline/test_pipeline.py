@@ -154,9 +154,10 @@ def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -
     after = os.times()
 
     assert (answer.code, answer.executed()) == (0, [])
-    # of a processor: other tests use it, too
-    seconds = after.children_user + after.children_system
-    assert seconds - before.children_user - before.children_system < 3
+    # CPU time, because other tests run beside this one. It hardly waits, either
+    cpu_seconds = after.children_user + after.children_system
+    assert cpu_seconds - before.children_user - before.children_system < 3
+    assert after.elapsed - before.elapsed < 30
 
 
 def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project: Project) -> None:
