@@ -2,6 +2,7 @@
 
 import locale
 import os
+import re
 import signal
 import sys
 import time
@@ -18,18 +19,12 @@ try:
     from typer import Argument, Option, Typer, TyperException
     from typer.main import get_command
 
-    from helpers import config, inference, machine, measure, pipeline, triton
+    from helpers import config, inference, machine, measure, pipeline, store, triton
     from helpers.display import Lines, lines_or_live
     from helpers.errors import DeploymentError, ParameterError, ServerError, WorkspaceError
     from helpers.pipeline import cluster, own
-    from helpers.report import counts
-    from helpers.store import (
-        OUTPUTS_VARIABLE,
-        ROOT,
-        display_path,
-        require_open_files,
-        writable_home,
-    )
+    from helpers.report import compare_folders, counts
+    from helpers.store import ROOT, display_path
 except ImportError as error:
     sys.exit(f"error: {error}. Run: pip install --no-deps -r docker/requirements.lock")
 
@@ -57,25 +52,32 @@ TERMINAL = "PYTHONIOENCODING"  # the encoding of the terminal
 
 def use_outputs(folder: Path) -> Path:
     """Make `folder` the outputs folder of this process and of the kernels that it starts."""
-    os.environ[OUTPUTS_VARIABLE] = str(folder.resolve())
+    os.environ[store.OUTPUTS_VARIABLE] = str(folder.resolve())
     return folder.resolve()
 
 
 Stage = StrEnum(
     "Stage",
-    "export convert deploy perf_offline perf_online report tune "
+    "export convert deploy perf_offline perf_online compare report tune "
     "dynamic_batching instances precision",
 )
 File = Annotated[Path, Argument(metavar="PARAMS", help="parameter file", show_default=False)]
 DEFAULT_FILE = "parameter file  [default: params/cpu.yaml]"
 SOURCES = (
-    "model to import: an .onnx, .keras, .pt2 or TorchScript file, the folder of a SavedModel or of "
-    "a model in a Triton repository, or module:function"
+    "model to import: an .onnx, .keras, .pt2, .joblib or TorchScript file, hf:FOLDER of a Hugging "
+    "Face model, the folder of a SavedModel or of a model in a Triton repository, module:function"
 )
-SAMPLES = ".npz file with one array per input  [default: random inputs]"
+SAMPLES = (
+    ".npz file with one array per input; for hf: also a text file or a folder of images  "
+    "[default: random inputs]"
+)
 LABELS = ".npz file with one array, one label per sample (needs --samples, --metric)"
 METRIC = "metric of the labels: accuracy, f1, auc, mae, or a name for a function that you write"
 BATCH = "batch dimension: 1 if its size is fixed at 1, none if the model has none"
+BEFORE = (
+    "module:function of this folder that makes the inputs of what a client sends: the first "
+    "step on the server; for hf: also preprocessor, the folder's own (needs --samples)"
+)
 SIZE = "size of a free dimension of the inputs (repeatable)"
 ONE_OF = f"run only this stage (repeatable): {', '.join(Stage)}"
 WHAT_RUNS = "print what would run and how long it would take; run nothing"
@@ -96,6 +98,9 @@ Second = Annotated[Path, Argument(metavar="B", help="second parameter file")]
 Name = Annotated[
     str, Argument(metavar="NAME", help="name of the new file in params/  [default: the GPU's name]")
 ]
+SLOWER = "fail if a row of B is known to be slower by more than P%"
+MEASURE = "serve both deployments and measure close rows again, interleaved"
+PAGE = "page to write  [default: diff.html in B]"
 FOLDER = "folder of the results  [default: outputs]"
 Outputs = Annotated[
     Path, Option(metavar="DIR", help=FOLDER, show_default=False, callback=use_outputs)
@@ -318,12 +323,9 @@ def doctor(
 ) -> int:
     """Check this machine and say how to fix what is missing."""
     parameters = config.read_file(file)
-    configs = [
-        config.configure(parameters, *pair, "deploy") for pair in config.select(parameters, [], [])
-    ]
-    checks = machine.run_checks(
-        [candidate for candidate in configs if isinstance(candidate, config.ConvertConfig)]
-    )
+    pairs = config.select(parameters, [], [])
+    configs = [config.configure(parameters, *pair, "deploy") for pair in pairs]
+    checks = machine.run_checks([c for c in configs if isinstance(c, config.ConvertConfig)])
     for check in checks:
         say(f"{check.word:4} {check.line}")
     return 0 if all(check.ok for check in checks) else 1
@@ -338,15 +340,52 @@ def new_model(
     metric: Annotated[str, Option(metavar="METRIC", help=METRIC)] = "",
     batch: Annotated[str, Option(metavar="B", help=BATCH)] = "",
     dimension: Annotated[list[str] | None, Option(metavar="D=SIZE", help=SIZE)] = None,
+    before: Annotated[str, Option(metavar="STEP", help=BEFORE)] = "",
     device: Annotated[str, Option(metavar="cpu|gpu", help="device to list formats for")] = "cpu",
 ) -> None:
     """Create notebooks and a parameter file for your own model.
 
     It also creates a Python package in helpers/models. No existing file is overwritten.
     """
-    own.create(
-        name, source, own.NewOptions(samples, labels, metric, batch, dimension or (), device), say
-    )
+    options = own.NewOptions(samples, labels, metric, batch, dimension or (), device, before)
+    own.create(name, source, options, say)
+
+
+def share_of(percentage: str) -> float:
+    """Return a percentage such as `5%` as a share."""
+    number = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)%", percentage)
+    if not number:
+        raise ParameterError(f"--fail-if-slower {percentage} is not a percentage such as 5%.")
+    return float(number[1]) / 100
+
+
+@app.command("diff", epilog=EXAMPLE.format("diff before outputs --fail-if-slower 5%"))
+def diff_outputs(
+    first: Annotated[Path, Argument(metavar="A", help="outputs folder before a change")],
+    second: Annotated[Path, Argument(metavar="B", help="outputs folder after it")],
+    fail_if_slower: Annotated[
+        float | None, Option(metavar="P%", help=SLOWER, parser=share_of)
+    ] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help=PAGE)] = None,
+    junit: Annotated[Path | None, Option(metavar="FILE", help="write JUnit XML too")] = None,
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="write Markdown too")] = None,
+    measure: Annotated[bool, Option("--measure", help=MEASURE)] = False,
+) -> int:
+    """Compare the results of two outputs folders.
+
+    The exit code is 1 if a metric changed, a stage that was done failed, or a row is too slow. It
+    is also 1 if no row shows whether B is slower.
+    """
+    comparison = compare_folders(first, second, fail_if_slower, looks=2 if measure else 1)
+    if measure:
+        comparison = pipeline.measure_close(comparison, say)
+    for line in comparison.lines():
+        say(line)
+    written = [comparison.write("differences.html.j2", html or second / "diff.html")]
+    written += [comparison.write("junit.xml.j2", junit)] if junit else []
+    written += [comparison.write_markdown(markdown)] if markdown else []
+    say(f"wrote {', '.join(map(str, written))}")
+    return 1 if comparison.is_failure else 0
 
 
 @params.command(epilog=EXAMPLE.format("params diff params/cpu.yaml params/cpu-int8.yaml"))
@@ -387,10 +426,7 @@ def use_utf8() -> None:
 
 @contextmanager
 def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
-    """Make the first of these signals interrupt the block as Ctrl-C does; yield a list with it.
-
-    An ignored signal stays ignored, as SIGHUP does after `nohup`.
-    """
+    """Make the first of these signals interrupt the block as Ctrl-C does; yield a list with it."""
     received: list[int] = []
 
     def interrupt(signum: int, _: object) -> None:
@@ -398,6 +434,7 @@ def interrupted_by(*signals: signal.Signals) -> Iterator[list[int]]:
         if len(received) == 1:  # later signals must not interrupt the clean-up
             raise KeyboardInterrupt
 
+    # an ignored signal stays ignored, as SIGHUP does after `nohup`
     chosen = [signum for signum in signals if signal.getsignal(signum) == signal.SIG_DFL]
     for signum in chosen:
         signal.signal(signum, interrupt)
@@ -414,9 +451,9 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:
         use_utf8()
     try:
-        require_open_files()
+        store.require_open_files()
         command = get_command(app)
-        with interrupted_by(signal.SIGTERM, signal.SIGHUP) as received, writable_home():
+        with interrupted_by(signal.SIGTERM, signal.SIGHUP) as received, store.writable_home():
             code: int | None = command.main(arguments, "triton-notebooks", standalone_mode=False)
     except TyperException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "triton-notebooks")

@@ -1,5 +1,6 @@
 """Every error that the package raises: one line that says what happened and what to do."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -61,16 +62,29 @@ class ClusterError(DeploymentError):
 
 
 def one_line(error: object, length: int | None = None) -> str:
-    """Return the text of an error in one line, of at most `length` characters."""
-    return " ".join(str(error).split())[:length]
+    """Return the text of an error in one line, of at most `length` characters: whole sentences if
+    there are any, without places in the source code of C++.
+    """
+    text = NOISE.sub("", " ".join(str(error).split())).strip()
+    if length is None or len(text) <= length:
+        return text
+    end = max(text.rfind(stop, 0, length) for stop in (". ", "! ", "; "))
+    return text[: end + 1] if end > length / 3 else f"{text[: length - 3]}..."
+
+
+# Colours, and of C++: ONNX Runtime's kinds of errors, failed checks, files and signatures
+NOISE = re.compile(
+    r"\x1b\[\d*m| at 0x[0-9a-f]+|\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|Check '[^']*' failed at \S+:\d+: (?:FrontEnd API failed with )?"
+    r"|(?:/[\w.+-]+)+\.(?:cc|cpp|h|hpp):\d+:?(?: in)? ?"
+    r"|(?:void )?(?:[\w~]+::)+[\w~]+\((?:[^()]|\([^()]*\))*\)(?: const)? ?"
+)
 
 
 @contextmanager
-def as_error(
-    kind: type[DeploymentError], text: str, length: int, caught: type[Exception] = Exception
-) -> Iterator[None]:
+def as_error(kind: type[DeploymentError], text: str, length: int) -> Iterator[None]:
     """Raise whatever a reader of damaged bytes raises as an error of this package, after `text`."""
     try:
         yield
-    except caught as error:
+    except Exception as error:
         raise kind(f"{text}: {one_line(error, length)}") from None

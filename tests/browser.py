@@ -3,12 +3,9 @@
 import base64
 import json
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from websocket import WebSocket, create_connection  # comes with JupyterLab
+from websocket import create_connection  # comes with JupyterLab
 
 from tests.conftest import BROWSER, wait_for
 
@@ -24,10 +21,10 @@ PORTRAIT, LANDSCAPE = 680, 1032  # pixels between the margins of A4
 class Browser:
     """One page at a time, with what it asked for and wrote to its console since it was opened."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket):
         self._socket, self._count, self._session = socket, 0, ""
-        self.requests: list[str] = []
-        self.console: list[str] = []
+        self.requests = []
+        self.console = []
         self.loads = 0
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -35,21 +32,23 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, method, **parameters):
         """Call a method of the protocol and return its result; events meanwhile are noted."""
         self._count += 1
-        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         self._socket.send(json.dumps(message))
         while True:
             answer = json.loads(self._socket.recv())
             if answer.get("id") == self._count:
+                if "navigated" in str(answer.get("error")):  # the page was loaded again meanwhile
+                    return self.call(method, **parameters)
                 assert "error" not in answer, (method, answer)
                 return dict(answer["result"])
             self._note(answer.get("method", ""), answer.get("params", {}))
 
-    def _note(self, event: str, facts: dict[str, Any]) -> None:
+    def _note(self, event, facts):
         if event == "Network.requestWillBeSent":
             self.requests.append(facts["request"]["url"])
         elif event == "Log.entryAdded":
@@ -61,7 +60,7 @@ class Browser:
         elif event == "Page.loadEventFired":
             self.loads += 1
 
-    def open(self, url: str, *, scripts: bool = True) -> None:
+    def open(self, url, *, scripts=True):
         """Open a page and wait until it has loaded."""
         self.call("Page.navigate", url="about:blank")
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -69,7 +68,7 @@ class Browser:
         self.call("Page.navigate", url=url)
         wait_for(lambda: self.evaluate("document.readyState") == "complete" and self.loads)
 
-    def show(self, width: int, medium: str = "light") -> None:
+    def show(self, width, medium="light"):
         """Lay the page out `width` pixels wide: light, dark or as printed."""
         look = {"deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **look)
@@ -77,32 +76,32 @@ class Browser:
         kind = "print" if medium == "print" else "screen"
         self.call("Emulation.setEmulatedMedia", media=kind, features=[scheme])
 
-    def evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression):
         """Evaluate JavaScript in the page, whatever its security policy allows."""
         asked = {"returnByValue": True, "awaitPromise": True}
         found = self.call("Runtime.evaluate", expression=expression, **asked)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def press(self, key: str) -> None:
+    def press(self, key):
         """Press a key of `KEYS`."""
         text = {"Enter": "\r", " ": " "}.get(key)
         about = {"key": key, "windowsVirtualKeyCode": KEYS[key]} | ({"text": text} if text else {})
         self.call("Input.dispatchKeyEvent", type="keyDown", **about)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         """Type into what has the focus."""
         self.call("Input.insertText", text=text)
 
-    def pdf(self) -> bytes:
+    def pdf(self):
         """Print the page on A4."""
         size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False, **size)["data"])
 
 
 @contextmanager
-def started(profile: Path) -> Iterator[Browser]:
+def started(profile):
     """Start a browser with a new profile; it ends with the block."""
     command = [BROWSER, *(f"--{flag}" for flag in FLAGS), f"--user-data-dir={profile}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

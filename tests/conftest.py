@@ -4,23 +4,19 @@ import ast
 import gc
 import locale
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import psutil
 import pytest
@@ -28,7 +24,7 @@ from filelock import FileLock
 
 from helpers.machine import packages
 from helpers.measure.background import RETRY_VARIABLE
-from helpers.results import Result, Row, read
+from helpers.results import read
 from helpers.store import GRAMMARS, OUTPUTS_VARIABLE, block_import
 from helpers.triton import owner, supervisor
 from helpers.triton.process import OPENMP
@@ -44,6 +40,19 @@ os.environ.update(OPENMP)
 os.environ[RETRY_VARIABLE] = "0.01"  # no figure is believed here
 os.environ.pop(OUTPUTS_VARIABLE, None)
 REQUIRED = os.environ.get("REQUIRE", "").split(",")
+MAY_BE_SKIPPED = (  # even where REQUIRE=all
+    "is not installed",  # a framework; models that others made
+    "could not import",  # the same
+    "environment is not made",  # of a comparison with another tool
+    "LARGE_TABLE_GB",
+    "FRESH_MACHINES",
+    "not made (python docker/old_runtimes.py",
+    "is missing. Run pyenv install",  # of a Python for these
+    "this engine is not ours",
+    "NVIDIA driver",
+    "this Python came without its library",
+    "this kernel sets no peak back",
+)
 # Files are read and commands are decoded as UTF-8, whatever the locale of who runs the tests
 os.environ["LC_ALL"] = locale.setlocale(locale.LC_ALL, "C.UTF-8")
 
@@ -52,7 +61,7 @@ class Framework:
     """Skips what imports a framework that is not installed, a whole file of tests included."""
 
     @staticmethod
-    def find_spec(name: str, *_: object) -> None:
+    def find_spec(name, *_):
         if name in ("torch", "tensorflow"):
             pytest.skip(f"{name} is not installed", allow_module_level=True)
 
@@ -62,7 +71,7 @@ sys.meta_path.append(Framework)  # asked last, for what nobody else has found
 if ABSENT:
     faults = packages.faults
 
-    def faults_or_skip(names: Sequence[str]) -> dict[str, packages.Fault]:
+    def faults_or_skip(names):
         """Find what is wrong with these modules; skip the test if a framework is absent."""
         for name in ABSENT:
             if name in names:
@@ -72,12 +81,12 @@ if ABSENT:
     packages.faults = faults_or_skip
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Give tests side by side one thread each, as OpenMP's threads wait for each other where there
     are fewer cores; and every process a temporary folder, as one measurement at a time has the lock
     that lies there, and the user may measure meanwhile.
     """
-    config.pluginmanager.register(Order())
+    config.option.loadscopereorder = False  # xdist's order is by the number of tests
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # what failed tests leave
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker or 'tests'}-")
@@ -88,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection():
     """Of thousands of tests that are collected nothing is garbage: do not look for it, then or
     later.
     """
@@ -101,23 +110,26 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
-    """Let a test fail that was skipped for what REQUIRE lists: a reason begins with its name."""
+def pytest_runtest_makereport():
+    """Let a test fail that was skipped for what REQUIRE lists: a reason begins with its name. With
+    REQUIRE=all any skip fails whose reason is not one of `MAY_BE_SKIPPED`.
+    """
     report = yield
     if isinstance(report.longrepr, tuple):  # it was skipped
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        if reason.partition(":")[0] in REQUIRED:
+        is_known = any(known in reason for known in MAY_BE_SKIPPED)
+        if reason.partition(":")[0] in REQUIRED or ("all" in REQUIRED and not is_known):
             report.outcome, report.longrepr = "failed", f"REQUIRE: {reason}"
     return report
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup():
     """Have PyTorch compute in as many threads as at first, whatever a test before left."""
     if (torch := sys.modules.get("torch")) and (threads := os.environ.get("OMP_NUM_THREADS")):
         torch.set_num_threads(int(threads))
 
 
-def interruptible() -> None:
+def interruptible():
     """Let signals end what is started. A shell's background ignores SIGINT, and nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -130,89 +142,33 @@ ONNX = {  # the fields of an experiment that says no more than it must
     "precision": "fp32",
     "max_batch_size": 4,
 }
-LONGEST = [
-    HERE / name
-    for name in (
-        "pipeline/test_try_it.py",
-        "pipeline/own/test_stages.py",
-        "pipeline/cluster/test_cluster.py",
-        "compare/test_real.py",
-        "pipeline/cluster/test_faults.py",
-        "models/test_tft.py",
-        "models/test_published_checkpoints.py",
-        "models/test_criteo_raw.py",
-        "test_image.py",
-        "triton/test_engine.py",
-        "hps/test_served.py",
-        "models/test_recommenders.py",
-        "models/test_bert.py",
-        "models/test_resnet50.py",
-        "models/test_widedeep.py",
-        "triton/test_docker.py",  # these two wait more than they compute
-        "triton/test_server.py",
-        "pipeline/test_faults.py",
-        "pipeline/test_pipeline.py",
-        "measure/test_loadgen.py",
-        "compare/test_tuned.py",
-        "report/test_browser.py",
-    )
-]
+
 RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a whole experiment
-# What is in a file that has tests with a mark: to import all others takes seconds in each process
-HINTS = {
-    "alone": re.compile(rf"mark\.alone|\b({'|'.join(RUNS)})[:\"]"),  # parameters, and usefixtures
-    "thorough": re.compile(r"mark\.thorough\b"),
-    "old": re.compile(r"mark\.old\b"),
-    "slow": re.compile(""),
-}
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files in which no test can have marks that are asked for."""
-    if not config.option.markexpr or not collection_path.name.startswith("test_"):
-        return None
-    text = collection_path.read_text()
-    possible = [(False, True) if hint.search(text) else (False,) for hint in HINTS.values()]
-    with suppress(Exception):  # marks that are not known here, or no expression
-        marks = (dict(zip(HINTS, each, strict=True)) for each in product(*possible))
-        return not any(eval(config.option.markexpr, {}, each) for each in marks) or None
-    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs the batch command, or waits for it: servers and kernels need most of the
-    machine's time. With `--dist loadgroup`, a file stays on one worker unless its tests say
-    otherwise.
+def pytest_collection_modifyitems(items):
+    """Mark what runs whole experiments. Files with long tests come first, so that no worker
+    is left with one of them at the end, and those that wait last. With `--dist loadgroup`, a file
+    stays on one worker unless its tests say otherwise.
     """
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        if RUNS & fixtures:
-            item.add_marker("alone")
-        if "finished" in fixtures:
-            item.add_marker("slow")  # whoever is first runs all stages
-        for mark, hint in HINTS.items():
-            if item.get_closest_marker(mark) and not hint.search(item.path.read_text()):
-                raise pytest.UsageError(f"{item.nodeid}: -m {mark} would not find it")
+        if RUNS & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("slow")
+            item.add_marker("thorough")
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
-class Order:
-    """Puts in order what is left once tests without the marks that are asked for are gone."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Files with slow tests come first, so that no worker is left with one of them at the end,
-        and before them `LONGEST`; files that wait for the finished project last, so that one worker
-        makes it meanwhile.
-        """
-        waiting = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        ranks = {path: place - len(LONGEST) for place, path in enumerate(LONGEST)}
-        items.sort(
-            key=lambda item: (item.path in waiting, ranks.get(item.path, 0), item.path not in slow)
+    files = {
+        mark: {item.path for item in items if item.get_closest_marker(mark)}
+        for mark in ("thorough", "slow")
+    }
+    waiting = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
+    items.sort(
+        key=lambda item: (
+            *(item.path not in files["thorough"], item.path in waiting),
+            item.path not in files["slow"],
         )
+    )
 
 
 # perf_analyzer names the memory that it shares by tensors, for the whole machine: models with the
@@ -220,7 +176,7 @@ class Order:
 SAME_NAMES = {"dlrm": "criteo", "dcnv2": "criteo"}
 
 
-def mounting() -> Iterator[tuple[str, ...]]:
+def mounting():
     """Find what starts a shell that may mount: only root may without a namespace of users."""
     for options in (["--mount"], ["--mount", "--user", "--map-root-user"]):
         words = ("unshare", *options, "sh", "-c")
@@ -236,7 +192,7 @@ MOUNTING = next(mounting(), ())
 OWN_MEMORY = (*MOUNTING, f'{MEMORY} exec "$@"', "sh") if MOUNTING else ()
 
 
-def apart(model: str, *others: str) -> Any:
+def apart(model, *others):
     """A model, and `others`, as parameters, on the worker that has what must not run beside it."""
     marks = pytest.mark.xdist_group(SAME_NAMES.get(model, model))
     return pytest.param(model, *others, marks=marks, id=model)
@@ -262,7 +218,7 @@ os.register_at_fork(after_in_child=begin)
 
 
 @contextmanager
-def watch(folder: Path) -> Iterator[None]:
+def watch(folder):
     """Have every Python that starts meanwhile note in `folder` what it imports, when it does: a
     kernel that takes long to end is killed. One that is forked begins with "forked".
     """
@@ -283,19 +239,19 @@ class Project:
     prefix: tuple[str, ...] = ()  # of the command
 
     @property
-    def params(self) -> Path:
+    def params(self):
         return self.root / "params" / "dummy.yaml"
 
     @property
-    def target(self) -> Path:
+    def target(self):
         return self.root / "outputs" / "dummy"
 
     @property
-    def path(self) -> str:
+    def path(self):
         """Where Python finds the copy before what is installed."""
         return os.pathsep.join(filter(None, [str(self.root), os.environ.get("PYTHONPATH")]))
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *arguments, **options):
         """Start `python -m helpers ARGUMENTS` in the copy, in a process group of its own."""
         return subprocess.Popen(
             [*self.prefix, sys.executable, "-W", "ignore", "-m", "helpers", *arguments],
@@ -309,19 +265,19 @@ class Project:
             **options,
         )
 
-    def run(self, *arguments: str) -> "Answer":
+    def run(self, *arguments):
         """Run the command to its end."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=900)
         return Answer(process.returncode, output)
 
-    def result(self, experiment: str, stage: str) -> Result:
+    def result(self, experiment, stage):
         """Read a stage's result."""
         found = read(self.target / "dummy" / experiment / f"{stage}.json")
         assert found
         return found
 
-    def rows(self, experiment: str, stage: str) -> tuple[Row, ...]:
+    def rows(self, experiment, stage):
         """Read the rows of a performance stage."""
         measurement = self.result(experiment, stage).measurement
         assert measurement
@@ -335,16 +291,16 @@ class Answer:
     code: int
     output: str
 
-    def executed(self) -> list[str]:
+    def executed(self):
         """The stages that were executed and ended well, in order."""
         return [self._name(line) for line in self.output.splitlines() if ": done in" in line]
 
     @staticmethod
-    def _name(line: str) -> str:
+    def _name(line):
         return line.partition("] ")[2].partition(":")[0]
 
 
-def copy_project(target: Path) -> Project:
+def copy_project(target):
     """Copy the project and add the model `dummy`: one package, its notebooks, one section."""
     target.mkdir(parents=True)
     half = shutil.ignore_patterns("*.pyc.*")  # of what Python has compiled, what it is writing
@@ -360,7 +316,7 @@ def copy_project(target: Path) -> Project:
 
 
 @pytest.fixture(autouse=True)
-def own_outputs(tmp_path: Path) -> Iterator[None]:
+def own_outputs(tmp_path):
     """Leave alone what is in the project's `outputs`, and whoever holds it, unless a fixture of
     more than this test has chosen a folder.
     """
@@ -371,14 +327,14 @@ def own_outputs(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory):
     """A folder for what one worker makes for all."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
-def finished(shared: Path) -> Project:
+def finished(shared):
     """A copy whose dummy model has run through every stage once, for all workers; tests only read
     it. It lies where nothing may forget to quote, belongs to a user who keeps files private, and
     has its temporary files on another file system.
@@ -398,7 +354,7 @@ def finished(shared: Path) -> Project:
 
 
 @pytest.fixture
-def project(request: pytest.FixtureRequest, finished: Project, tmp_path: Path) -> Project:
+def project(request, finished, tmp_path):
     """A copy of the finished project that a test may change. It leaves shared memory that one can
     see if the test holds that there is `nothing_left`.
     """
@@ -408,22 +364,22 @@ def project(request: pytest.FixtureRequest, finished: Project, tmp_path: Path) -
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Project:
+def fresh(tmp_path):
     """A copy of the project in which nothing has run."""
     return copy_project(tmp_path / "project")
 
 
-def run_time_code(path: Path) -> ast.Module:
+def run_time_code(path):
     """Parse a module without what only a type checker reads."""
 
     class RunTime(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> Any:
+        def visit_If(self, node):
             return node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else node
 
     return RunTime().visit(ast.parse(path.read_text()))
 
 
-def processes(*words: str) -> list[int]:
+def processes(*words):
     """List the live processes whose command line or environment holds all of the words."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -436,7 +392,7 @@ def processes(*words: str) -> list[int]:
     return found
 
 
-def kernels(folder: Path) -> list[int]:
+def kernels(folder):
     """List a project's running notebooks, forks of the process that forks kernels; one may end
     meanwhile.
     """
@@ -448,13 +404,13 @@ def kernels(folder: Path) -> list[int]:
     return [pid for pid, parent in parents.items() if parent in found]
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count):
     """Return so many ports of 127.0.0.1 that nobody listens on."""
     with reserved_ports(*[0] * count) as ports:
         return ports
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
+def wait_for(condition, seconds=90):
     """Wait until the condition holds and give its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -464,7 +420,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
     raise AssertionError("it did not come to that")
 
 
-def abandoned() -> set[str]:
+def abandoned():
     """The shared memory of servers whose owner has ended, and of clients that nobody uses."""
     used = {Path(path).name for path in supervisor.shared_memory_users(servers=False)}
     owners = {
@@ -478,7 +434,7 @@ def abandoned() -> set[str]:
 
 
 @pytest.fixture
-def nothing_left(tmp_path: Path) -> Iterator[None]:
+def nothing_left(tmp_path):
     """After the test no process of ours is left, nor any shared memory that nobody needs."""
     before = abandoned()
     yield
@@ -493,12 +449,12 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+def site(tmp_path):
     """Serve tmp_path: the address, and the paths asked for."""
-    asked: list[str] = []
+    asked = []
 
     class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             asked.append(self.path)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
@@ -515,12 +471,12 @@ BROWSER = next(
 )
 
 
-def browse(url: str, profile: Path) -> list[str]:
+def browse(url, profile):
     """Open a page in a headless browser and return what it wrote to the console."""
     return opened(url, profile)[1]
 
 
-def opened(url: str, profile: Path) -> tuple[str, list[str]]:
+def opened(url, profile):
     """Open a page in a headless browser and return it as it then stands, and the console."""
     quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
     flags = [
@@ -539,10 +495,10 @@ MOUNT = 'mount -t tmpfs -o size="$2" tmpfs "$1" && shift 2 && exec "$@"'
 
 
 @pytest.fixture
-def on_a_small_disk() -> Callable[..., subprocess.CompletedProcess[str]]:
+def on_a_small_disk():
     """Run a command that sees another, empty file system at the folder `place`: a small one."""
 
-    def run(place: Path, size: str, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(place, size, *command):
         if not MOUNTING:
             pytest.skip("root: a small file system cannot be mounted, not even in a namespace")
         inside = [*MOUNTING, MOUNT, "sh", str(place), size, *command]

@@ -37,6 +37,14 @@ helpers/measure/background.py: return max(0.0, (after - before) / (now - started
   measure/test_measure.py::test_what_others_compute_is_monitored
 helpers/measure/background.py: fcntl.flock(folder, fcntl.LOCK_EX) => pass
   measure/test_measure.py::test_one_measurement_runs_at_a_time
+helpers/measure/interleave.py: value *= exp(-slope * apart) => pass
+  measure/test_interleave.py::test_the_load_of_others_is_removed_as_by_least_squares
+helpers/pipeline/own/draft.py: for factor in (0, -1): => for factor in ():
+  pipeline/own/test_cases.py::test_what_cannot_be_served_is_refused_in_one_line
+helpers/models/_own/huggingface.py: := sorted(found["missing_keys"]): => := []:
+  pipeline/own/test_huggingface.py::test_weights_without_the_head_are_refused
+helpers/pipeline/own/options.py: CLOSE = 1e-3 => CLOSE = 1e3
+  pipeline/own/test_cases.py::test_a_format_that_computes_something_else_is_left_out
 helpers/pipeline/own/origin.py: COPIES = 4 => COPIES = 0
   pipeline/own/test_new.py::test_a_model_that_needs_more_memory_than_there_is_is_refused
 helpers/triton/supervisor.py: not in used and path.stat().st_uid == os.getuid() => not in used
@@ -50,7 +58,7 @@ helpers/measure/analyzer.py: advice = NO_ACCESS if => advice = "" if
 """
 
 
-def run_tests(tests: str) -> bool:
+def run_tests(tests):
     """Run them; say whether all passed, and end if they could not be run."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # nothing compiled of a fault stays
@@ -61,7 +69,7 @@ def run_tests(tests: str) -> bool:
     return done.returncode == 0
 
 
-def main(words: list[str]) -> int:
+def main(words):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended: the file is as it was"))
     lines = [line.strip() for line in MUTANTS.strip().splitlines()]
     chosen = list(zip(lines[::2], lines[1::2], strict=True))

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import distribution, files, version
 from pathlib import Path
 from urllib.request import urlopen
@@ -23,9 +22,8 @@ from packaging.utils import canonicalize_name
 from helpers.store.paths import ROOT
 from tests.conftest import free_ports, wait_for
 from tests.triton import engine as engines
-from tests.triton.engine import Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 LIBRARY = f"/usr/local/lib/python{engines.PYTHON}"
 TOOLS = ("sh", "chmod", "find", "mkdir", "touch", "useradd")
 PACKAGES = ("jupyterlab", "typer", "pydantic", "PyYAML", "filelock", "lazy_loader", "psutil")
@@ -37,9 +35,9 @@ sys.exit({entry.attr}())
 USER = "12345:12345"  # a number that no image knows
 
 
-def closure(*names: str) -> set[str]:
+def closure(*names):
     """The distributions of these names and all that they require."""
-    found: set[tuple[str, str]] = set()  # with the extra that is asked for
+    found = set()  # with the extra that is asked for
     ahead = [Requirement(name) for name in names]
     while ahead:
         asked = ahead.pop()
@@ -55,7 +53,7 @@ def closure(*names: str) -> set[str]:
     return {name for name, _ in found}
 
 
-def import_base(engine: Engine, name: str, packages: set[str], folder: Path) -> None:
+def import_base(engine, name, packages, folder):
     """Make an image like Python's own: Python and `packages` in /usr/local, and the tools that the
     Dockerfile uses.
     """
@@ -85,7 +83,7 @@ def import_base(engine: Engine, name: str, packages: set[str], folder: Path) -> 
     tar.unlink()
 
 
-def write_wheel(name: str, folder: Path) -> Path:
+def write_wheel(name, folder):
     """Pack an installed distribution as the wheel that it came from."""
     path = folder / f"{name}-{version(name)}-py3-none-any.whl"
     with ZipFile(path, "w") as wheel:
@@ -96,7 +94,7 @@ def write_wheel(name: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory):
     """An engine of our own with the images `cpu` and `lab`."""
     # that of this machine may have the real base images under these names
     with engines.engine(own=True) as found:
@@ -124,9 +122,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield found
 
 
-def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(engine, tmp_path):
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     os.chown(outputs, 12345, 12345)
@@ -141,7 +137,7 @@ def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(
     assert engine.docker("run", "--rm", "--network=none", "cpu").startswith("Usage: ")
 
 
-def test_an_image_has_the_named_files_and_no_right_to_change_them(engine: Engine) -> None:
+def test_an_image_has_the_named_files_and_no_right_to_change_them(engine):
     shell = ("run", "--rm", "--network=none", "--entrypoint=find", "cpu", "/lab")
     found = engine.docker(*shell, "-maxdepth", "2", "-path", "*/project/*").split()
     named = [
@@ -161,7 +157,7 @@ def test_an_image_has_the_named_files_and_no_right_to_change_them(engine: Engine
     assert engine.docker(*shell, "-name", "__pycache__", "-path", "*/helpers/*").split()
 
 
-def test_a_module_is_compiled_without_a_time(engine: Engine) -> None:
+def test_a_module_is_compiled_without_a_time(engine):
     """Flags of 3: checked against a hash of its source. Source: PEP 552."""
     code = (
         "import json, helpers.errors as ours, setuptools as theirs\n"
@@ -172,7 +168,7 @@ def test_a_module_is_compiled_without_a_time(engine: Engine) -> None:
     assert engine.docker(*run) == "[3, 3, 3]"
 
 
-def test_jupyterlab_answers_those_who_have_its_token(engine: Engine, tmp_path: Path) -> None:
+def test_jupyterlab_answers_those_who_have_its_token(engine, tmp_path):
     (port,) = free_ports(1)
     socket = engine.host.removeprefix("unix://")
     options = ("--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges:true")
@@ -198,7 +194,7 @@ def test_jupyterlab_answers_those_who_have_its_token(engine: Engine, tmp_path: P
         engine.docker("rm", "--force", lab)
 
 
-def logs(engine: Engine, container: str) -> str:
+def logs(engine, container):
     done = subprocess.run(
         ["docker", "logs", container],
         env={**os.environ, "DOCKER_HOST": engine.host},

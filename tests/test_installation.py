@@ -17,7 +17,7 @@ PYTHONS = ("3.11.2", "3.11.13", "3.12.0", "3.13.0")
 CUDA = re.compile(r"cuda-|nvidia-|tensorrt-cu13|triton$")  # what only a machine with a GPU needs
 
 
-def locked(*names: str, python: str = "3.12.0") -> dict[str, str]:
+def locked(*names, python="3.12.0"):
     """The exact versions that lock files give a Python, by distribution."""
     text = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in names)
     wanted = [Requirement(line) for line in text.splitlines() if line and line[0] not in "#-"]
@@ -32,7 +32,7 @@ def locked(*names: str, python: str = "3.12.0") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_locks_are_within_what_the_package_asks_for(python: str) -> None:
+def test_the_locks_are_within_what_the_package_asks_for(python):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     names = ("cpu", "test", "loadgen", "tune", "hps", "kafka", "cluster")
@@ -50,7 +50,7 @@ def test_the_locks_are_within_what_the_package_asks_for(python: str) -> None:
     assert python in SpecifierSet(project["requires-python"])
 
 
-def test_no_lock_brings_what_another_one_brings() -> None:
+def test_no_lock_brings_what_another_one_brings():
     names = [name for lock in LOCKS for name in locked(lock)]
     twice = {name for name in names if names.count(name) > 1}
 
@@ -58,7 +58,7 @@ def test_no_lock_brings_what_another_one_brings() -> None:
     assert locked("gpu.lock")["torch"] == locked("torch.lock")["torch"]
 
 
-def test_only_pytorch_is_looked_for_on_its_index() -> None:
+def test_only_pytorch_is_looked_for_on_its_index():
     assert list(locked("torch.lock")) == ["torch"]
     index = "--index-url https://download.pytorch.org/whl/cpu"
     assert index in (FOLDER / "torch.lock").read_text().splitlines()
@@ -66,7 +66,7 @@ def test_only_pytorch_is_looked_for_on_its_index() -> None:
     assert "pytorch.org" not in others
 
 
-def test_the_lock_for_a_gpu_replaces_onnx_runtime_and_adds_cuda() -> None:
+def test_the_lock_for_a_gpu_replaces_onnx_runtime_and_adds_cuda():
     gpu = locked("gpu.lock")
     tensorrt = [version for name, version in gpu.items() if name.startswith("tensorrt-cu13")]
 
@@ -77,7 +77,7 @@ def test_the_lock_for_a_gpu_replaces_onnx_runtime_and_adds_cuda() -> None:
     assert "--extra-index-url https://pypi.nvidia.com" in (FOLDER / "gpu.lock").read_text()
 
 
-def test_the_images_install_exact_wheels_and_keep_no_cache() -> None:
+def test_the_images_install_exact_wheels_and_keep_no_cache():
     text = (ROOT / "docker/Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"pip install (.*?)(?: &&|\n)", text)
 

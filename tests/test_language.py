@@ -4,10 +4,9 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from typer.main import get_command
@@ -97,46 +96,29 @@ PATTERNS = [
 
 # What `triton-notebooks ...` and other commands of the documents are run by. A block of commands
 # that no test runs has the comment `<!-- not run -->` before it, or `# not run` in it.
-RUN_BY = {
+RUN_BY = {  # a file, and how the name of a test begins
     r"triton-notebooks run .*--scheduler|triton-notebooks (?:scheduler|worker)": (
-        "tests/pipeline/cluster/test_cluster.py::test_three_machines_run_a_target_each_and_the_site_shows_all"
+        "tests/pipeline/cluster/test_cluster.py::test_three_machines_run_a_target_each"
     ),
-    r"triton-notebooks run": (
-        "tests/pipeline/test_cli.py::test_run_with_nothing_after_it_runs_the_default_target"
-    ),
-    r"triton-notebooks new": (
-        "tests/pipeline/own/test_new.py::test_an_onnx_file_becomes_a_package_seven_notebooks_and_a_parameter_file"
-    ),
+    r"triton-notebooks run": "tests/pipeline/test_cli.py::test_run_with_nothing_after_it_runs",
+    r"triton-notebooks new": "tests/pipeline/own/test_new.py::test_an_onnx_file_becomes_a_package",
     r"triton-notebooks serve": (
-        "tests/pipeline/own/test_stages.py::test_a_model_of_each_kind_is_served_and_each_format_that_new_lists"
+        "tests/pipeline/own/test_stages.py::test_a_model_of_each_kind_is_served"
     ),
-    r"triton-notebooks tune": (
-        "tests/compare/test_tuned.py::test_tune_measures_on_real_servers_and_its_winner_is_an_experiment"
-    ),
-    r"triton-notebooks crosscheck": (
-        "tests/measure/test_loadgen.py::test_both_meters_measure_one_server_and_the_report_shows_it"
-    ),
+    r"triton-notebooks tune": "tests/compare/test_tuned.py::test_tune_measures_on_real_servers",
+    r"triton-notebooks diff": "tests/report/test_differences.py::test_junit_has_a_test_case",
+    r"triton-notebooks crosscheck": "tests/measure/test_loadgen.py::test_both_meters_measure_one",
     r"triton-notebooks prepare": (
-        "tests/pipeline/cluster/test_preparation.py::test_days_prepared_by_two_workers_are_those_of_one_machine"
+        "tests/pipeline/cluster/test_preparation.py::test_days_prepared_by_two_workers"
     ),
-    r"triton-notebooks doctor": (
-        "tests/machine/test_doctor.py::test_without_a_file_it_looks_at_the_cpu_target"
-    ),
-    r"triton-notebooks clear": (
-        "tests/pipeline/test_clearing.py::test_only_what_nothing_refers_to_is_removed_and_said_with_its_size"
-    ),
-    r"triton-notebooks publish": (
-        "tests/report/test_nvidia.py::test_publishing_without_a_run_writes_every_row_and_links_them"
-    ),
-    r"papermill": (
-        "tests/pipeline/test_ways_in.py::test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result"
-    ),
-    r"dask worker": (
-        "tests/pipeline/cluster/test_cluster.py::test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs"
-    ),
+    r"triton-notebooks doctor": "tests/machine/test_doctor.py::test_without_a_file_it_looks_at",
+    r"triton-notebooks clear": "tests/pipeline/test_clearing.py::test_only_what_nothing_refers_to",
+    r"triton-notebooks publish": "tests/report/test_nvidia.py::test_publishing_without_a_run",
+    r"papermill": "tests/pipeline/test_ways_in.py::test_papermill_with_a_parameter_file",
+    r"dask worker": "tests/pipeline/cluster/test_cluster.py::test_a_plain_dask_worker_joins_by",
     r"redis-server": "tests/hps/test_databases.py::test_redis_keeps_rows",
     r"docker (?:build|run) .*triton-notebooks:": (
-        "tests/test_image.py::test_the_batch_command_runs_as_any_user_and_its_files_are_theirs"
+        "tests/test_image.py::test_the_batch_command_runs_as_any_user"
     ),
     r"jupyter lab": "tests/test_image.py::test_jupyterlab_answers_those_who_have_its_token",
     r"python3? -m venv|uv venv|\. \.venv/bin/activate"
@@ -148,7 +130,10 @@ RUN_BY = {
     ),
     r"ruff|mypy|lint-imports|pytest": ".ci/run::pasted Test",
     r"python tests/alternatives/compare.py": (
-        "tests/alternatives/test_compare.py::test_all_servers_answer_alike_and_are_measured"
+        "tests/alternatives/test_compare.py::test_all_servers_answer_alike"
+    ),
+    r"python -m tests.alternatives.with_model_analyzer": (
+        "tests/alternatives/test_with_model_analyzer.py::test_all_three_search"
     ),
     r"mkdir|export|cd|git clone": "",  # a shell's own
 }
@@ -176,23 +161,23 @@ class Text(NamedTuple):
     words: str
 
 
-def name_of(value: object) -> str:
+def name_of(value):
     return str(value)
 
 
-def blanked(found: re.Match[str]) -> str:
+def blanked(found):
     """Leave the lines of what is removed."""
     return "\n" * found[0].count("\n")
 
 
-def without_code(markdown: str) -> str:
+def without_code(markdown):
     """Remove blocks of code and comments, and put a word for code in a line."""
     markdown = WHOLE_FENCE.sub(blanked, markdown)
     markdown = re.sub(r"<!--.*?-->", blanked, markdown, flags=re.DOTALL)
     return INLINE.sub(lambda found: "code" + blanked(found), markdown)
 
 
-def prose(path: Path) -> str:
+def prose(path):
     """The Markdown of a document or of a notebook's cells."""
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix == ".md":
@@ -204,34 +189,34 @@ def prose(path: Path) -> str:
 class Strings(ast.NodeVisitor):
     """Collects the strings of a module that say something: no docstrings and no patterns."""
 
-    def __init__(self) -> None:
-        self.found: list[Text] = []
+    def __init__(self):
+        self.found = []
 
-    def visit_Expr(self, node: ast.Expr) -> None:
+    def visit_Expr(self, node):
         if not isinstance(node.value, ast.Constant):
             self.generic_visit(node)
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def visit_Call(self, node):
         if ast.unparse(node.func) not in ("re.compile", "re.search", "re.sub", "re.fullmatch"):
             self.generic_visit(node)
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+    def visit_JoinedStr(self, node):
         parts = [each.value if isinstance(each, ast.Constant) else "{}" for each in node.values]
         self.keep(node.lineno, "".join(map(str, parts)))
         for each in node.values:
             if isinstance(each, ast.FormattedValue):
                 self.visit(each.value)
 
-    def visit_Constant(self, node: ast.Constant) -> None:
+    def visit_Constant(self, node):
         if isinstance(node.value, str):
             self.keep(node.lineno, node.value)
 
-    def keep(self, line: int, words: str) -> None:
+    def keep(self, line, words):
         if re.search(r"[A-Za-z,]{2,}[*]? [*]?[a-z]{2,}|[\d}] %|\+-", words):
             self.found.append(Text(line, words))
 
 
-def page_text(path: Path) -> list[Text]:
+def page_text(path):
     """What a template says, and the names that it gives things for those who cannot see them."""
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix == ".js":
@@ -247,7 +232,7 @@ def page_text(path: Path) -> list[Text]:
     return [Text(1, re.sub(r"<[^>]*>", blanked, text)), *names]
 
 
-def texts(path: Path) -> list[Text]:
+def texts(path):
     """What a file of the repository says to a user."""
     if path in MODULES:
         strings = Strings()
@@ -258,7 +243,7 @@ def texts(path: Path) -> list[Text]:
     return [Text(1, without_code(prose(path)))]
 
 
-def banned(text: Text) -> Iterator[str]:
+def banned(text):
     """Name each banned word of a text, its line and the term to use."""
     for pattern, term in PATTERNS:
         for found in pattern.finditer(text.words):
@@ -268,32 +253,21 @@ def banned(text: Text) -> Iterator[str]:
 
 
 @cache
-def commands() -> dict[str, Any]:
+def commands():
     """Every command of the command line, by what is typed: "params diff", and "" for all."""
-    found: dict[str, Any] = {"": get_command(app)}
+    found = {"": get_command(app)}
     for name, command in found[""].commands.items():
         inner = getattr(command, "commands", {})
         found |= {name: command, **{f"{name} {each}": known for each, known in inner.items()}}
     return found
 
 
-def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([*name.split(), "--help"]) == 0
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS, *PAGES, *MODULES], ids=name_of)
-def test_no_word_that_only_this_package_used_is_left(path: Path) -> None:
-    found = [f"{path}:{each}" for text in texts(path) for each in banned(text)]
+@pytest.mark.parametrize("paths", [DOCUMENTS, NOTEBOOKS, PAGES, MODULES])
+def test_no_word_that_only_this_package_used_is_left(paths):
+    said = [(path, text) for path in paths for text in texts(path)]
+    found = [f"{path}:{each}" for path, text in said for each in banned(text)]
 
     assert not found, "\n".join(["", *found])
-
-
-@pytest.mark.parametrize("name", commands(), ids=lambda name: name or "triton-notebooks")
-def test_no_word_that_only_this_package_used_is_in_the_help(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert [*banned(Text(1, help_of(name, capsys)))] == []
 
 
 # words of the glossary's private column that are banned only in some senses, or in old results only
@@ -301,7 +275,7 @@ OTHER_SENSES = {"bounds", "point", "row", "store", "serving", "limit", "interval
 OTHER_SENSES |= {"wide", "disturbed", "few requests", "few pairs", "bare"}
 
 
-def test_the_words_that_the_glossary_replaced_are_banned() -> None:
+def test_the_words_that_the_glossary_replaced_are_banned():
     replaced = {word for term in terms() for word in term.formerly} - OTHER_SENSES
 
     assert [word for word in sorted(replaced) if not [*banned(Text(1, f"so {word}"))]] == []
@@ -320,16 +294,16 @@ def test_the_words_that_the_glossary_replaced_are_banned() -> None:
         "The answer is 42, and preprocessing took 3 ms per request.",
     ],
 )
-def test_words_in_their_usual_sense_are_not_banned(sentence: str) -> None:
+def test_words_in_their_usual_sense_are_not_banned(sentence):
     assert [*banned(Text(1, sentence))] == []
 
 
 ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|vs|etc|cf|Fig|No)\.", re.IGNORECASE)
 
 
-def sentences(markdown: str) -> Iterator[str]:
+def sentences(markdown):
     """Part prose into sentences: paragraphs, list items, headings and the cells of tables."""
-    blocks: list[str] = [""]
+    blocks = [""]
     for line in without_code(markdown).splitlines():
         text = line.strip()
         if text.startswith("|"):
@@ -345,24 +319,24 @@ def sentences(markdown: str) -> Iterator[str]:
         yield from filter(str.strip, re.split(r"(?<=[.!?])[)\"”*_]*\s+", plain))
 
 
-def too_long(markdown: str) -> tuple[list[str], int]:
+def too_long(markdown):
     """The sentences of more than `MOST_WORDS` words, and how many there are in all."""
     every = [*sentences(markdown)]
     counted = [(len(re.findall(r"\S*\w\S*", each)), each.strip()) for each in every]
     return [f"{count} words: {each}" for count, each in counted if count > MOST_WORDS], len(every)
 
 
-def check_length(long: list[str], count: int) -> None:
+def check_length(long, count):
     few = max(1, LONG_SHARE * count)
     assert len(long) <= few, "\n".join([f"{len(long)} of {count} sentences are long", *long])
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=name_of)
-def test_sentences_are_short(path: Path) -> None:
+def test_sentences_are_short(path):
     check_length(*too_long(prose(path)))
 
 
-def test_of_all_prose_few_sentences_are_long() -> None:
+def test_of_all_prose_few_sentences_are_long():
     found = [too_long(prose(path)) for path in (*DOCUMENTS, *NOTEBOOKS)]
     long, count = sum(len(each) for each, _ in found), sum(count for _, count in found)
 
@@ -370,18 +344,22 @@ def test_of_all_prose_few_sentences_are_long() -> None:
 
 
 @pytest.mark.parametrize("name", commands(), ids=lambda name: name or "triton-notebooks")
-def test_the_sentences_of_the_help_are_short(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = re.sub(r"\n +(?=[a-z(\[])", " ", help_of(name, capsys))  # a line that goes on
+def test_the_help_has_no_such_word_and_short_sentences(name, capsys):
+    assert main([*name.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+
+    assert [*banned(Text(1, said))] == []
+    said = re.sub(r"\n +(?=[a-z(\[])", " ", said)  # a line that goes on
     check_length(*too_long(re.sub(r"  +", "\n\n", said.replace("\n", "\n\n"))))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_the_sentences_of_a_page_are_short(path: Path) -> None:
+def test_the_sentences_of_a_page_are_short(path):
     for text in page_text(path):
         check_length(*too_long(re.sub(r"\n\s*\n", "\n\n", text.words)))
 
 
-def test_a_sentence_is_counted_as_a_reader_does() -> None:
+def test_a_sentence_is_counted_as_a_reader_does():
     text = (
         "# One two\n\nThree `four x` five. `Six` [seven\neight](there.md)!\n- nine\n\n| ten | 11 |"
     )
@@ -391,16 +369,12 @@ def test_a_sentence_is_counted_as_a_reader_does() -> None:
     ]
 
 
-def words_of(markdown: str) -> int:
+def words_of(markdown):
     return len(re.findall(r"\S*\w\S*", without_code(markdown)))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_a_notebook_is_short(path: Path) -> None:
-    assert words_of(prose(path)) <= NOTEBOOK_WORDS
-
-
-def test_the_readme_is_short() -> None:
+def test_notebooks_and_the_readme_are_short():
+    assert [path for path in NOTEBOOKS if words_of(prose(path)) > NOTEBOOK_WORDS] == []
     assert words_of(prose(Path("README.md"))) <= README_WORDS
 
 
@@ -408,7 +382,7 @@ FOLDERS = [each for each in DOCUMENTS if each.name == "README.md" and len(each.p
 
 
 @pytest.mark.parametrize("path", FOLDERS, ids=name_of)
-def test_the_document_of_a_folder_fits_and_lists_its_sections(path: Path) -> None:
+def test_the_document_of_a_folder_fits_and_lists_its_sections(path):
     text = prose(path)
     sections = re.findall(r"^## (.+)$", WHOLE_FENCE.sub(blanked, text), re.MULTILINE)
 
@@ -416,15 +390,15 @@ def test_the_document_of_a_folder_fits_and_lists_its_sections(path: Path) -> Non
     assert [each for each in sections if f"](#{anchor(plain(each))})" not in text] == []
 
 
-def plain(title: str) -> str:
+def plain(title):
     """A heading without its formatting."""
     return re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", title)
 
 
 @cache
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """The anchors of a document's headings, as forges give them."""
-    found: list[str] = []
+    found = []
     text = WHOLE_FENCE.sub(blanked, path.read_text(encoding="utf-8"))
     for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
         name = anchor(plain(title))
@@ -434,7 +408,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_links_and_anchors_lead_somewhere(path: Path) -> None:
+def test_links_and_anchors_lead_somewhere(path):
     text, wrong = WHOLE_FENCE.sub(blanked, prose(path)), []
     for url in [*LINK.findall(text), *re.findall(r"(?:src|href)=\"([^\"]+)\"", text)]:
         if re.match(r"https?:|mailto:", url):
@@ -455,7 +429,7 @@ class Command(NamedTuple):
     is_run: bool
 
 
-def blocks(path: Path) -> Iterator[Command]:
+def blocks(path):
     """The commands in a document's blocks for a shell."""
     text = prose(path)
     for found in WHOLE_FENCE.finditer(text):
@@ -471,7 +445,7 @@ def blocks(path: Path) -> Iterator[Command]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_a_command_of_a_document_is_run_by_a_test_or_marked(path: Path) -> None:
+def test_a_command_of_a_document_is_run_by_a_test_or_marked(path):
     unknown = [
         each.text
         for each in blocks(path)
@@ -481,14 +455,13 @@ def test_a_command_of_a_document_is_run_by_a_test_or_marked(path: Path) -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("place", sorted({*filter(None, RUN_BY.values())}))
-def test_the_tests_that_run_commands_are_there(place: str) -> None:
-    file, _, name = place.partition("::")
+def test_the_tests_that_run_commands_are_there():
+    places = [each.partition("::") for each in {*filter(None, RUN_BY.values())}]
 
-    assert name in (ROOT / file).read_text(encoding="utf-8")
+    assert [f"{f}::{n}" for f, _, n in places if n not in (ROOT / f).read_text("utf-8")] == []
 
 
-def parsed(words: list[str]) -> None:
+def parsed(words):
     """Parse the arguments of a command by the command line itself; nothing runs."""
     command = commands()[""]
     while inner := getattr(command, "commands", {}):
@@ -499,16 +472,14 @@ def parsed(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_a_documented_command_line_is_understood(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_documented_command_line_is_understood(path, monkeypatch):
     monkeypatch.setenv(OUTPUTS_VARIABLE, "outputs")  # which parsing sets
     for command in blocks(path):
         if command.text.startswith("triton-notebooks "):
             parsed(shlex.split(command.text)[1:])
 
 
-def mentioned(path: Path) -> Iterator[tuple[str, str]]:
+def mentioned(path):
     """The commands that a document or notebook mentions in a line: the name, and what follows."""
     for _, code in INLINE.findall(WHOLE_FENCE.sub(blanked, prose(path))):
         for text in re.findall(r"(?:^|&& )triton-notebooks ([^&]*)", " ".join(code.split())):
@@ -518,7 +489,7 @@ def mentioned(path: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=name_of)
-def test_every_command_and_option_that_prose_mentions_exists(path: Path) -> None:
+def test_every_command_and_option_that_prose_mentions_exists(path):
     wrong = []
     for name, rest in mentioned(path):
         known = {option for each in commands()[name].params for option in each.opts} | {"--help"}
@@ -531,16 +502,15 @@ def test_every_command_and_option_that_prose_mentions_exists(path: Path) -> None
     assert wrong == []
 
 
-def test_every_column_is_defined_and_no_other() -> None:
-    section = (
-        prose(Path("notebooks/README.md")).partition("\n## Columns\n")[2].partition("\n## ")[0]
-    )
+def test_every_column_is_defined_and_no_other():
+    section = prose(Path("notebooks/README.md")).partition("\n## Columns\n")[2]
+    section = section.partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]*) \| ", section, re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
 
     assert sorted(names) == sorted(Row.model_fields)
 
 
-def test_no_word_is_left_in_what_git_has_of_old_names() -> None:
+def test_no_word_is_left_in_what_git_has_of_old_names():
     """The modules' names too, but for the one that reads old files."""
     assert [str(path) for path in FILES if "artefact" in str(path)] == []

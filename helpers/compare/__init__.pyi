@@ -1,52 +1,29 @@
-from .evaluation import Tuning, tune
-from .findings import (
-    facts,
-    frame,
-    headline,
-    notice_batching,
-    notice_instances,
-    notice_precision,
-    shown,
-)
-from .lesson_chart import show_points
-from .rounding import PrecisionResult, compare_precisions, draw_errors, notice_outputs
-from .search import Search, Trial, Winner, open_study
-from .search_chart import draw_search
-from .space import CHECK_STAGES, PREFIX, Space, candidates, choices
-from .variants import batchers, clients, described, precisions, sharings
-from .winner import EXPERIMENT, differing, write_experiment
-
-__all__ = [
-    "CHECK_STAGES",
-    "EXPERIMENT",
-    "PREFIX",
-    "PrecisionResult",
-    "Search",
-    "Space",
-    "Trial",
-    "Tuning",
-    "Winner",
-    "batchers",
-    "candidates",
-    "choices",
-    "clients",
-    "compare_precisions",
-    "described",
-    "differing",
-    "draw_errors",
-    "draw_search",
-    "facts",
-    "frame",
-    "headline",
-    "notice_batching",
-    "notice_instances",
-    "notice_outputs",
-    "notice_precision",
-    "open_study",
-    "precisions",
-    "sharings",
-    "show_points",
-    "shown",
-    "tune",
-    "write_experiment",
-]
+from .comparison_tables import comparison_headline as comparison_headline
+from .comparison_tables import show_budgets as show_budgets
+from .comparison_tables import show_latencies as show_latencies
+from .comparison_tables import show_ratios as show_ratios
+from .evaluation import tune as tune
+from .experiments import compare_experiments as compare_experiments
+from .experiments import described_experiments as described_experiments
+from .findings import facts as facts
+from .findings import headline as headline
+from .findings import notice_batching as notice_batching
+from .findings import notice_instances as notice_instances
+from .findings import notice_precision as notice_precision
+from .findings import shown as shown
+from .lesson_chart import show_points as show_points
+from .rounding import compare_precisions as compare_precisions
+from .rounding import draw_errors as draw_errors
+from .rounding import notice_outputs as notice_outputs
+from .search_chart import draw_search as draw_search
+from .space import CHECK_STAGES as CHECK_STAGES
+from .space import PREFIX as PREFIX
+from .space import candidates as candidates
+from .space import choices as choices
+from .variants import batchers as batchers
+from .variants import clients as clients
+from .variants import described as described
+from .variants import precisions as precisions
+from .variants import sharings as sharings
+from .winner import EXPERIMENT as EXPERIMENT
+from .winner import write_experiment as write_experiment

@@ -1,7 +1,7 @@
 """Measure configurations on servers: that of the fastest keeps running."""
 
 import json
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from helpers.inference import require
 from helpers.measure import Candidate, Comparison, LoadSession, evaluate, open_session, served
 from helpers.results import ParityCheck, Score
 from helpers.store import digest, display_path
+from helpers.triton import Server
 
 MISSING = "tune needs Optuna. Run pip install 'optuna>=5,<6'."
 SERVERS = 2  # at a time
@@ -35,10 +36,9 @@ class Tuning:
     def headline(self) -> str:
         """Return the winner in one line."""
         final = self.winner.final
-        return (
-            f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} the experiment's, "
-            f"{len(self.trials)} trials"
-        )
+        cost = f"{final.cost} per million inferences, " if final.cost else ""
+        speed = f"{final.throughput:,.1f} samples/s, {final.ratio_in_words} the experiment's"
+        return f"{speed}, {cost}{len(self.trials)} trials"
 
     def rows(self) -> list[dict[str, Value]]:
         """Return one row for each trial."""
@@ -50,8 +50,10 @@ class Tuning:
                 "ratio": trial.ratio_in_words,
                 "relative to trial 0": trial.gain,
                 **trial.model_dump(include={"throughput", "p99_latency_ms", "pairs"}),
+                "peak_memory_mb": trial.peak_memory_mb,
+                **({"cost_per_million": trial.cost} if self.winner.final.cost else {}),
                 "result": trial.state,
-                "reason": trial.reason,
+                "reason": trial.reason or self.winner.passed_over.get(trial.number, ""),
             }
             for trial in self.trials
         ]
@@ -102,50 +104,42 @@ class CandidateEvaluator:
         try:
             one, other = (self.serve(choice, keep=first) for choice in (first, second))
             assert self.session
-            budget_ms = self.config.latency_budget_ms
-            return self.session.compare(one, other, pairs, is_race, budget_ms)
+            return self.session.compare(one, other, pairs, is_race, self.config.latency_budget_ms)
         except DeploymentError:
             self.end_all()  # one of them may have ended
             raise
 
-    def end_all(self) -> None:
-        """End every server that runs."""
-        for name in list(self.running):
-            self.running.pop(name)[1].close()
+    def end_all(self, but: str = "") -> None:
+        """End every server that runs, but for one."""
+        for key in self.running.keys() - {but}:
+            self.running.pop(key)[1].close()
 
     def failed_check(self, choice: Choice) -> str:
-        """Evaluate a configuration as the deploy stage does; return what is wrong.
-
-        There a parameter server waits for all vectors; while it is measured it may return default
-        vectors.
-        """
+        """Return what is wrong with a configuration, evaluated as the deploy stage does."""
         candidate = self.serve(choice, keep=choice)
-        if candidate.server.codec:
+        context: AbstractContextManager[Server] = nullcontext(candidate.server)
+        if candidate.server.codec:  # in the deploy stage a parameter server waits for all vectors
             self.end_all()
-            with served(candidate.config, "exact") as server:
-                self.checks, self.scores = evaluate(candidate.config, server)
-        else:
-            self.checks, self.scores = evaluate(candidate.config, candidate.server)
-        judged: tuple[ParityCheck | Score, ...] = (*self.checks, *self.scores)
-        return next((outcome.failure for outcome in judged if outcome.failure), "")
+            context = served(candidate.config, "exact")
+        with context as server:
+            self.checks, self.scores = evaluate(candidate.config, server)
+        failures = [check.failure for check in self.checks]
+        return next(filter(None, failures + [score.failure for score in self.scores]), "")
 
     def serve(self, choice: Choice, keep: Choice) -> Candidate:
-        """Serve a configuration, unless a server of it runs. If `SERVERS` run already, end those of
-        other configurations than `keep`.
-        """
+        """Serve a configuration, unless its server runs; if `SERVERS` run, end all but `keep`."""
         fields, count = self.space.fields(choice), clients(choice)
         key, kept_key = (json.dumps(self.space.fields(option)) for option in (choice, keep))
         if key in self.running:
             return replace(self.running[key][0], clients=count)
-        others = [name for name in self.running if name != kept_key]
-        for name in others if len(self.running) >= SERVERS else ():
-            self.running.pop(name)[1].close()
+        if len(self.running) >= SERVERS:
+            self.end_all(kept_key)
         config = changed(self.config, fields)
         with ExitStack() as stack:
             server = stack.enter_context(served(config))
             if self.session is None:
                 self.session = self.opened.enter_context(open_session(self.config, server))
-            candidate = self.session.warm(server, config, max(config.concurrency))
+            candidate = self.session.warm(server, config, max(config.concurrency, default=count))
             self.running[key] = candidate, self.opened.enter_context(stack.pop_all())
         return replace(candidate, clients=count)
 
@@ -160,7 +154,8 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
         raise MeasurementError(MISSING)
     from optuna.importance import get_param_importances
 
-    about = config.cache_fields("deploy"), space.values, config.latency_budget_ms
+    bounds = config.latency_budget_ms, config.max_memory_mb, config.price_per_hour
+    about = config.cache_fields("deploy"), space.values, bounds
     hashes = {
         name: require(changed(config, fields), "convert").sha256
         for name, fields in space.formats.items()
@@ -170,7 +165,7 @@ def tune(config: TuneConfig, space: Space) -> Tuning:
     with ExitStack() as opened:
         evaluator = CandidateEvaluator(config, space, opened)
         evaluator.serve(space.start, space.start)  # before the search: it waits for the machine
-        search = Search(space, evaluator, study, config.latency_budget_ms)
+        search = Search(space, evaluator, study, config.latency_budget_ms, bounds=config)
         search.run(60 * config.tune_minutes)
         winner = search.winner()
     trials = tuple(search.trials)

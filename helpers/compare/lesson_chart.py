@@ -65,15 +65,13 @@ def in_words(rows: "DataFrame") -> str:
     sentences = []
     for count, some in rows.groupby("clients", sort=False):
         ends = []
-        for column, name, unit in (
-            ("p50_latency_ms", "p50 latency", "ms"),
+        for name, column, unit in (
+            ("p50 latency", "p50_latency_ms", "ms"),
             ("throughput", "throughput", "samples/s"),
         ):
-            least, most = some.loc[some[column].idxmin()], some.loc[some[column].idxmax()]
-            ends.append(
-                f"{name} is {digits(least[column])} {unit} ({least['configuration']}) to "
-                f"{digits(most[column])} {unit} ({most['configuration']})"
-            )
+            values = some.set_index("configuration")[column]
+            low, high = f"{digits(values.min())} {unit}", f"{digits(values.max())} {unit}"
+            ends.append(f"{name} is {low} ({values.idxmin()}) to {high} ({values.idxmax()})")
         sentences.append(f"with {clients_of(count)} {' and '.join(ends)}")
     caption = "; ".join(sentences)
     return f"{caption[:1].upper()}{caption[1:]}."

@@ -63,18 +63,16 @@ def compare_precisions(variants: Sequence[Variant]) -> list[PrecisionResult]:
         right, got = reference[name].astype(np.float64), outputs[name].astype(np.float64)
         deviation, highest = right.std(), np.sort(right, axis=1)
         decisions = open_dataset(config).decisions
-        agreed = int((decisions(reference) == decisions(outputs)).sum())
-        results.append(
-            PrecisionResult(
-                variant.name,
-                artifact,
-                check("converted", config, config.precision, outputs, reference),
-                np.sort(np.abs(got - right).ravel()) / deviation,
-                agreed,
-                float(np.median(highest[:, -1] - highest[:, -2]) / deviation),
-            )
+        result = PrecisionResult(
+            variant.name,
+            artifact,
+            check("converted", config, config.precision, outputs, reference),
+            np.sort(np.abs(got - right).ravel()) / deviation,
+            int((decisions(reference) == decisions(outputs)).sum()),
+            float(np.median(highest[:, -1] - highest[:, -2]) / deviation),
         )
-        print(f"{variant.name}: {artifact.size_mb:.0f} MB, {results[-1].check.headline}")
+        results.append(result)
+        print(f"{variant.name}: {artifact.size_mb:.0f} MB, {result.check.headline}")
     return results
 
 
@@ -108,23 +106,18 @@ def notice_outputs(results: Sequence[PrecisionResult]) -> list[str]:
     """Return the effects of the precisions on the outputs."""
     lines = []
     for result in results:
-        share = float(np.mean(result.errors > result.gap / 2))
+        errors, parity = result.errors, result.check
         lines.append(
-            f"{result.precision}: the median difference is {np.median(result.errors):.1e} standard "
-            f"deviations, the largest {result.errors[-1]:.1e}; {share:.1%} are over half the "
-            f"median gap. {result.agreed} of {result.check.samples} predictions are equal. "
-            + (
-                f"Failed: {result.check.failure}."
-                if result.check.failure
-                else "The parity check passed."
-            )
-            + (f" It was {result.check.note}." if result.check.note else "")
+            f"{result.precision}: the median difference is {np.median(errors):.1e} standard "
+            f"deviations, the largest {errors[-1]:.1e}; {np.mean(errors > result.gap / 2):.1%} are "
+            f"over half the median gap. {result.agreed} of {parity.samples} predictions are equal. "
+            + (f"Failed: {parity.failure}." if parity.failure else "The parity check passed.")
+            + (f" It was {parity.note}." if parity.note else "")
         )
-    first = results[0]
     sizes = [f"{result.precision} {short(result.artifact.size_mb)} MB" for result in results]
     return [
         *lines,
-        f"The median gap between an image's two best classes is {short(first.gap)} standard "
+        f"The median gap between an image's two best classes is {short(results[0].gap)} standard "
         "deviations. A prediction changes only where a difference is as large as the gap.",
         f"File sizes: {', '.join(sizes)}. A file may keep fp32 weights and compute in less.",
     ]

@@ -9,7 +9,8 @@ it: its throughput in units of the experiment's own.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from pydantic import BaseModel
 
 from helpers.compare.space import Choice, Space
+from helpers.config import BoundFields
 from helpers.errors import DeploymentError, MeasurementError
-from helpers.measure import Comparison
+from helpers.measure import Comparison, cost_in_words, cost_per_million, over_cost, over_memory
+from helpers.results import Estimate
 from helpers.store import write_atomic
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ WORTH_PAIRS, FINAL_PAIRS = 3, 6  # always as many
 SEED = 14
 STALE = 10  # trials in a row, none of them faster, after which the search ends
 REPEATS = 40  # proposals in a row that were tried before, after which it ends
+
+# the fields that a trial has from its comparison as they are
+MEASURED = ("throughput", "p99_latency_ms", "budget", "peak_memory_mb", "background_cpu_cores")
 
 State = Literal["faster", "measured", "ended early", "over budget", "failed"]
 
@@ -59,6 +65,8 @@ class Trial(BaseModel, frozen=True):
     high: float | None = None
     gain: float | None = None  # throughput in units of the first trial's
     throughput: float | None = None  # samples/s
+    cost_per_million: Estimate | None = None  # of inferences, if there is a price
+    peak_memory_mb: float | None = None  # on a GPU its device memory
     p99_latency_ms: float | None = None
     budget: str = ""  # whether p99 is known to be within it
     pairs: int = 0
@@ -68,8 +76,14 @@ class Trial(BaseModel, frozen=True):
     @property
     def ratio_in_words(self) -> str:
         """Return the ratio with its 95% CI."""
-        bounds = f" (95% CI {self.low:.2f} to {self.high:.2f})" if self.low and self.high else ""
-        return f"{self.ratio:.2f}×{bounds}" if self.ratio else "not measured"
+        if not self.ratio:
+            return "not measured"
+        return Estimate(value=self.ratio, low=self.low, high=self.high).times
+
+    @property
+    def cost(self) -> str:
+        """Return the cost of a million inferences with its 95% CI; empty without a price."""
+        return cost_in_words(self.cost_per_million)
 
     @property
     def inverse(self) -> "Trial":
@@ -80,7 +94,7 @@ class Trial(BaseModel, frozen=True):
 
 
 class Winner(BaseModel, frozen=True):
-    """The fastest configuration that keeps accuracy and budget, and how that is known."""
+    """The fastest configuration that keeps accuracy and limits, and how that is known."""
 
     choice: Choice
     final: Trial  # in units of the experiment's own configuration, with as many clients
@@ -100,6 +114,7 @@ class Search:
     budget_ms: float | None = None  # of p99
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = print
+    bounds: BoundFields = field(default_factory=BoundFields)
 
     @property
     def trials(self) -> list[Trial]:
@@ -113,10 +128,8 @@ class Search:
         """
         if not self.trials:
             self.study.enqueue_trial(_texts(self.space.start))
-        if not self._is_over(seconds):
-            self.study.optimize(
-                self._try, callbacks=[lambda study, _: self._is_over(seconds) and study.stop()]
-            )
+        while not self._is_over(seconds):
+            self.study.optimize(self._try, n_trials=1)
 
     def _is_over(self, seconds: float) -> bool:
         trials = self.trials
@@ -125,9 +138,8 @@ class Search:
         is_late = sum(spent) + max(spent[-3:], default=0.0) > seconds
         is_stale = len(trials) > STALE and all(trial.state != "faster" for trial in trials[-STALE:])
         proposals = self.study.get_trials(deepcopy=False)[-REPEATS:]
-        is_repeating = len(proposals) == REPEATS and not any(
-            proposal.user_attrs for proposal in proposals
-        )
+        is_new = [bool(proposal.user_attrs) for proposal in proposals]
+        is_repeating = len(is_new) == REPEATS and not any(is_new)
         return len(trials) >= self.space.size or is_late or is_stale or is_repeating
 
     def _try(self, proposal: "OptunaTrial") -> float:
@@ -139,14 +151,13 @@ class Search:
             for name, values in self.space.values.items()
         }
         trials = self.trials
-        best = fastest(trials)
         trial = next((trial for trial in trials if trial.choice == choice), None)
         if trial is None:
-            trial = self._compare(best, choice, len(trials), is_race=best is not None)
+            best = fastest(trials)
+            trial = self._compare(best, choice, len(trials))
             if best is None and trial.state == "failed":
-                raise MeasurementError(
-                    f"The experiment itself could not be measured: {trial.reason}"
-                )
+                why = f"The experiment itself could not be measured: {trial.reason}"
+                raise MeasurementError(why)
             if best is None and trial.state == "over budget":
                 for fewer in self.space.values["concurrency"]:
                     self.study.enqueue_trial(_texts({**choice, "concurrency": fewer}))
@@ -156,70 +167,61 @@ class Search:
             raise TrialPruned  # the sampler ranks it last
         return log(trial.gain)
 
-    def _compare(
-        self,
-        first: Trial | None,
-        choice: Choice,
-        number: int,
-        pairs: int = PAIRS,
-        is_race: bool = False,
-    ) -> Trial:
-        """Compare a configuration with that of a trial. Compare the first of all with itself, which
-        shows how much two equal ones differ.
+    def _compare(self, first: Trial | None, choice: Choice, number: int, pairs: int = 0) -> Trial:
+        """Compare a configuration with that of a trial in so many pairs, by default in a race.
+        Compare the first of all with itself, which shows how much two equal ones differ.
         """
-        started = self.clock()
-        against = first or Trial(number=number, choice=choice, state="measured", against=number)
-        trial = Trial(number=number, choice=choice, state="measured", against=against.number)
+        is_race, pairs = first is not None and not pairs, pairs or PAIRS
+        started, against = self.clock(), first.number if first else number
+        fields = {"number": number, "choice": choice, "against": against}
         try:
-            comparison = self.evaluator.compare(against.choice, choice, pairs, is_race)
+            compared = first.choice if first else choice
+            found = self.evaluator.compare(compared, choice, pairs, is_race)
         except DeploymentError as error:
-            update = {"state": "failed", "reason": str(error), "seconds": self.clock() - started}
-            return trial.model_copy(update=update)
-        return trial.model_copy(
-            update={
-                "state": self._state(first, comparison, pairs),
-                "ratio": comparison.ratio.value,
-                "low": comparison.ratio.interval and comparison.ratio.interval.low,
-                "high": comparison.ratio.interval and comparison.ratio.interval.high,
-                "gain": comparison.ratio.value * (first.gain or 1) if first else 1.0,
-                "throughput": comparison.throughput,
-                "p99_latency_ms": comparison.p99_latency_ms,
-                "budget": comparison.budget,
-                "pairs": comparison.rounds,
-                "background_cpu_cores": comparison.background_cpu_cores,
-                "seconds": self.clock() - started,
-            }
-        )
+            fields |= {"state": "failed", "reason": str(error)}
+        else:
+            ratio, price = found.ratio, self.bounds.price_per_hour
+            fields["state"], fields["reason"] = self._state(first, found, pairs)
+            fields |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+            fields["gain"] = ratio.value * (first.gain or 1) if first else 1.0
+            cost = cost_per_million(price, found.throughput, found.throughput_interval)
+            fields |= {"cost_per_million": cost, "pairs": found.rounds}
+            fields |= {name: getattr(found, name) for name in MEASURED}
+        return Trial.model_validate(fields | {"seconds": self.clock() - started})
 
-    def _state(self, first: Trial | None, comparison: Comparison, pairs: int) -> State:
-        limit = self.budget_ms
-        if limit and (comparison.budget == "not met" or comparison.p99_latency_ms > limit):
-            return "over budget"
-        if first is None or comparison.ratio.is_above or first.state == "over budget":
-            return "faster"
-        return "ended early" if comparison.rounds < pairs else "measured"
+    def _state(self, first: Trial | None, comparison: Comparison, pairs: int) -> tuple[State, str]:
+        """Return the state of a trial, and why it cannot win, if so."""
+        limit, p99_ms = self.budget_ms, comparison.p99_latency_ms
+        if limit and (comparison.budget == "not met" or p99_ms > limit):
+            return "over budget", f"p99 is {p99_ms:.0f} ms, over the latency budget"
+        if over := over_memory(self.bounds, comparison.peak_memory_mb):
+            return "over budget", over
+        if first is None or comparison.ratio.is_above_one or first.state == "over budget":
+            return "faster", ""
+        return "ended early" if comparison.rounds < pairs else "measured", ""
 
     def winner(self) -> Winner:
-        """Choose the fastest configuration that keeps the budget and whose responses are right, and
-        measure the effect of each of its fields.
+        """Choose the fastest configuration within all limits whose responses are right, and measure
+        the effect of each of its fields.
 
         A field without an effect is reset. Raises `MeasurementError` if no configuration is left.
         """
         trials, passed_over = self.trials, dict[int, str]()
         for trial in (trial for trial in reversed(trials) if trial.state == "faster"):
+            if over := over_cost(self.bounds, trial.cost_per_million):
+                passed_over[trial.number] = over
+                continue
             best, why = self._explained(trial)
             start = {**self.space.start, "concurrency": best.choice["concurrency"]}
             alone = Trial(number=0, choice=start, state="measured", against=0)
             final = self._compare(alone, best.choice, trial.number, FINAL_PAIRS)
-            wrong = final.reason or self.evaluator.failed_check(best.choice)
-            if final.state == "over budget":
-                wrong = f"p99 is {final.p99_latency_ms:.0f} ms, over the latency budget"
-            elif best.choice != start and trials[0].state == "faster" and not (final.low or 0) > 1:
+            wrong = final.reason or over_cost(self.bounds, final.cost_per_million)
+            if best.choice != start and trials[0].state == "faster" and not (final.low or 0) > 1:
                 wrong = wrong or f"not faster than the experiment ({final.ratio_in_words})"
-            if not wrong:
+            if not (wrong := wrong or self.evaluator.failed_check(best.choice)):
                 return Winner(choice=best.choice, final=final, why=why, passed_over=passed_over)
             passed_over[trial.number] = wrong
-        none = f"none of {len(trials)} meets the latency budget"
+        none = f"none of {len(trials)} is within the limits. Trial 0: {trials[0].reason}"
         cause = next(iter(passed_over.values()), none)
         raise MeasurementError(f"No configuration can be recommended: {cause}")
 
@@ -239,19 +241,18 @@ class Search:
 
 
 def fastest(trials: Sequence[Trial]) -> Trial | None:
-    """Return the fastest one so far that keeps the budget; the first of all if none does."""
-    return next(
-        (trial for trial in reversed(trials) if trial.state == "faster"), (*trials, None)[0]
-    )
+    """Return the fastest one so far within all limits; the first of all if none does."""
+    faster = [trial for trial in trials if trial.state == "faster"]
+    return next(iter([*faster[-1:], *trials]), None)
 
 
 def in_words(trial: Trial) -> str:
     """Return the result of a trial in one line."""
     settings = ", ".join(f"{name} {value}" for name, value in trial.choice.items())
-    result = trial.reason or (
-        f"{trial.throughput:.1f} samples/s, {trial.ratio_in_words} that of trial {trial.against}"
-    )
-    return f"trial {trial.number}: {settings}: {result}, {trial.state}"
+    ratio = f"{trial.ratio_in_words} that of trial {trial.against}"
+    result = f"{trial.throughput:.1f} samples/s, {ratio}" if trial.throughput else ""
+    words = ", ".join(filter(None, (result, trial.reason, trial.state)))
+    return f"trial {trial.number}: {settings}: {words}"
 
 
 def _texts(choice: Choice) -> dict[str, str]:
@@ -288,12 +289,8 @@ def open_study(journal: Path | None, name: str) -> "Study":
 def _whole_lines(text: bytes) -> bytes:
     """Return a text without what follows its last whole line."""
     lines = []
-    for line in text.splitlines(keepends=True):
-        try:
+    with suppress(ValueError):
+        for line in text.splitlines(keepends=True):
             json.loads(line)
-        except ValueError:
-            break
-        lines.append(line)
-    if lines and not lines[-1].endswith(b"\n"):
-        lines.pop()
-    return b"".join(lines)
+            lines.append(line)
+    return b"".join(line for line in lines if line.endswith(b"\n"))

@@ -1,5 +1,6 @@
 """A search as a chart: the gain of each trial with its 95% CI."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from helpers.compare.evaluation import Tuning
@@ -28,13 +29,7 @@ def draw_search(tuning: Tuning) -> "Image":
     gains = [trial.gain or 1 for trial in best]
     axes.stairs(gains, ends, baseline=None, color=COLOURS[6], linewidth=1)
     legend_below(figure, axes)
-    counts = ", ".join(
-        f"{count} {state}"
-        for state in MARKS
-        if (count := sum(trial.state == state for trial in tuning.trials))
-    )
-    return picture(
-        figure,
-        f"Throughput of {len(tuning.trials)} trials relative to trial 0: {counts}; the fastest "
-        f"reaches {max(gains, default=1):.2f}×.",
-    )
+    counts = Counter[str](trial.state for trial in tuning.trials)
+    states = ", ".join(f"{counts[state]} {state}" for state in MARKS if counts[state])
+    trials = f"Throughput of {len(tuning.trials)} trials relative to trial 0: {states}"
+    return picture(figure, f"{trials}; the fastest reaches {max(gains, default=1):.2f}×.")

@@ -1,12 +1,10 @@
 """What a search may choose: the formats that pass the parity checks, and the values of fields."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from math import prod
-
-from pydantic import ValidationError
 
 from helpers import formats, models, results
 from helpers.config import (
@@ -18,7 +16,7 @@ from helpers.config import (
     changed,
     results_folder,
 )
-from helpers.errors import MeasurementError
+from helpers.errors import MeasurementError, ParameterError
 from helpers.inference import physical_cores, threads
 from helpers.machine import why_unavailable
 from helpers.store import find_artifact
@@ -26,9 +24,7 @@ from helpers.store import find_artifact
 Choice = dict[str, Value]  # a value of each field that is searched; "format" is a candidate's name
 PREFIX = "tune-"  # how the experiments of candidates are named
 CHECK_STAGES = ("export", "convert", "deploy")
-NOT_RUN = (
-    "its parity checks have not run. Run triton-notebooks tune params/{}.yaml --model {} first"
-)
+NOT_RUN = "{} has not run. Run triton-notebooks {} params/{}.yaml --model {} first"
 
 
 def clients(choice: Choice) -> int:
@@ -48,11 +44,6 @@ class Space:
     def start(self) -> Choice:
         """Return the experiment as it is."""
         return {name: values[0] for name, values in self.values.items()}
-
-    def __iter__(self) -> Iterator[Choice]:
-        """Yield every configuration."""
-        for values in product(*self.values.values()):
-            yield dict(zip(self.values, values, strict=True))
 
     @property
     def size(self) -> int:
@@ -76,24 +67,24 @@ def candidates(config: TuneConfig) -> tuple[dict[str, Choice], dict[str, str]]:
     runnable, reasons = start.copy(), dict[str, str]()
     for name in formats.names():
         fmt = formats.get(name)
+        sources = [source for source in exports if source == name or source in fmt.SOURCES]
         for precision in fmt.PRECISIONS.get(config.device, ()):
-            sources = [source for source in exports if source == name or source in fmt.SOURCES]
+            label = f"{name}-{precision}"
             target: Choice = {"format": name, "precision": precision, "accelerator": "none"}
+            target["accelerator_precision"] = None
             options: list[Choice] = [
                 {**target, "export_format": source, "export_precision": first}
                 for source in sources
                 for first in dict.fromkeys(("fp32", precision))
             ]
-            if f"{name}-{precision}" in start or not (chosen := _first_valid(config, options)):
+            if label in start or label not in config.tune_space.get("format", [label]):
                 continue
-            if f"{name}-{precision}" not in config.tune_space.get(
-                "format", [f"{name}-{precision}"]
-            ):
+            if not (chosen := _first_valid(config, options)):
                 continue
             if why := why_unavailable(chosen):
-                reasons[f"{name}-{precision}"] = why
+                reasons[label] = why
             else:
-                runnable[f"{name}-{precision}"] = _making(chosen)
+                runnable[label] = _making(chosen)
     return runnable, reasons
 
 
@@ -105,17 +96,10 @@ def _making(config: ConvertConfig) -> Choice:
     return config.model_dump(include=names)
 
 
-def _first_valid(config: DeployConfig, options: Iterable[Choice]) -> DeployConfig | None:
+def _first_valid(config: TuneConfig, options: Iterable[Choice]) -> TuneConfig | None:
     for fields in options:
-        try:
-            return DeployConfig.model_validate(
-                {name: getattr(config, name) for name in DeployConfig.model_fields}
-                | {"accelerator_precision": None}
-                | fields,
-                context={"model": config.model},
-            )
-        except ValidationError:
-            continue
+        with suppress(ParameterError):
+            return changed(config, fields)
     return None
 
 
@@ -125,8 +109,12 @@ def choices(config: TuneConfig) -> Space:
     Raises `MeasurementError` if the experiment itself did not pass its parity checks, and
     `ParameterError` for a wrong value in `tune_space`.
     """
-    for name, listed in config.tune_space.items():
-        for value in listed if name != "format" else ():
+    if not (config.concurrency or config.tune_space.get("concurrency")):
+        name = f"{config.model} {config.experiment}"
+        raise ParameterError(f"{name}: concurrency is empty. Set the clients in tune_space.")
+    listed = {name: [*given] for name, given in config.tune_space.items() if name != "format"}
+    for name, given in listed.items():
+        for value in given:
             context = f"{config.model} {config.experiment}: tune_space"
             changed(config, {name: [value] if name == "concurrency" else value}, context)
     runnable, excluded = candidates(config)
@@ -137,20 +125,14 @@ def choices(config: TuneConfig) -> Space:
             excluded[name] = why
     if first in excluded:
         raise MeasurementError(f"{config.model} {config.experiment}: {excluded[first]}")
-    values = usual(config) | {
-        name: [*listed] for name, listed in config.tune_space.items() if name != "format"
-    }
-    start: Choice = {"threads": threads(config, "online"), "instances": config.instances.online}
-    start |= config.model_dump(include=set(values) - {"threads", "instances", "concurrency"})
+    values = usual(config) | listed
+    start: Choice = config.model_dump(include=set(values))
+    start |= {"threads": threads(config, "online"), "instances": config.instances.online}
     values["concurrency"].sort(key=lambda count: -int(str(count)))
     start["concurrency"] = values["concurrency"][0]  # most clients: only the budget wants fewer
-    passed = [name for name in runnable if name not in excluded]
-    return Space(
-        {"format": tuple(passed)}
-        | {name: _unique([start[name], *values[name]]) for name in values},
-        {name: runnable[name] for name in passed},
-        excluded,
-    )
+    passed = {name: fields for name, fields in runnable.items() if name not in excluded}
+    tried = {name: _unique([start[name], *values[name]]) for name in values}
+    return Space({"format": tuple(passed), **tried}, passed, excluded)
 
 
 def fault(config: DeployConfig) -> str:
@@ -161,7 +143,8 @@ def fault(config: DeployConfig) -> str:
             return f"{stage} {result.state}: {result.reason}"
         artifact = find_artifact(artifact_folder(config, stage))
         if artifact is None:
-            return NOT_RUN.format(config.target, config.model)
+            command = "tune" if config.stage == "tune" else "run"
+            return NOT_RUN.format(stage, command, config.target, config.model)
         if artifact.failure:
             return f"{stage} failed: {artifact.failure}"
     return ""

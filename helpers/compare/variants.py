@@ -30,9 +30,9 @@ def batchers(config: LessonConfig) -> list[Variant]:
     preference = f"prefers {' and '.join(map(str, preferred))}"
     for sizes, delays in (([], DELAYS_US), (preferred, DELAYS_US[1:])):
         for delay in delays:
+            name = f"delay {delay / 1000:g} ms{f', {preference}' if sizes else ''}"
             fields: dict[str, Value] = {"max_queue_delay_us": delay}
             fields["preferred_batch_sizes"] = [*sizes]
-            name = f"delay {delay / 1000:g} ms{f', {preference}' if sizes else ''}"
             variants.append(Variant(name, changed(base, fields)))
     return variants
 
@@ -43,17 +43,11 @@ def sharings(config: LessonConfig) -> list[Variant]:
     """
     cores = physical_cores()
     pairs = dict.fromkeys([(1, 1), (1, cores), (2, max(1, cores // 2)), (2, cores)])
-    return [
-        Variant(
-            _sharing(instances, count), changed(config, {"instances": instances, "threads": count})
-        )
-        for instances, count in pairs
-    ]
-
-
-def _sharing(instances: int, count: int) -> str:
-    label = f"{instances} instance{'s' * (instances > 1)}"
-    return f"{label} × {count} thread{'s' * (count > 1)}"
+    variants = []
+    for instances, count in pairs:
+        name = f"{instances} instance{'s' * (instances > 1)} × {count} thread{'s' * (count > 1)}"
+        variants.append(Variant(name, changed(config, {"instances": instances, "threads": count})))
+    return variants
 
 
 def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
@@ -61,13 +55,14 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
     export; and why the others cannot run here.
     """
     name = formats.most_precisions(config.export_format, config.device)
+    base: dict[str, Value] = {"format": name, "accelerator": "none", "accelerator_precision": None}
     variants, left = list[Variant](), dict[str, str]()
     for precision in PRECISIONS:
-        fields: dict[str, Value] = {"format": name, "precision": precision, "accelerator": "none"}
+        fields = base | {"precision": precision}
         if precision == "int8":
             fields["calibration_samples"] = CALIBRATION_SAMPLES
         try:
-            chosen = changed(config, {**fields, "accelerator_precision": None})
+            chosen = changed(config, fields)
             reason = why_unavailable(chosen)
         except ParameterError as error:
             reason = str(error)
@@ -79,15 +74,13 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
 
 
 def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value]]:
-    """Return one row for each configuration, with the fields that differ. One without a batcher has
-    none of its fields.
-    """
+    """Return one row for each configuration, with the fields that differ."""
     rows = []
     for variant in variants:
         values = variant.config.model_dump(include=set(fields))
         if "instances" in values:
             values["instances"] = variant.config.instances.online
-        if variant.scenario == "offline":
+        if variant.scenario == "offline":  # without a batcher, and so without its fields
             values = dict.fromkeys(values)
         rows.append({"configuration": variant.name, **values})
     return rows

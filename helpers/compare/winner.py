@@ -25,20 +25,20 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     """Write the winner as the only experiment of a parameter file.
 
     Its name has target and model, because a run's results folder has the file's name, and two
-    models must not share one. The comment of a field that differs from the experiment's own is its
-    contribution. The file of an experiment with overrides lies with its results.
+    models must not share one. The file of an experiment with overrides lies with its results.
     """
     final, budget_ms, name = winner.final, config.latency_budget_ms, config.experiment
     settings = config.model_dump(include=set(Experiment.model_fields), exclude_defaults=True)
     changes = differing(space, winner)
     fields = {key: settings[key] for key in settings if not key.startswith("tune_")} | changes
     budget = f" (budget {number(budget_ms)} ms: {final.budget})" if budget_ms else ""
+    cost = f"# A million inferences cost {final.cost}.\n" if final.cost else ""
     server = config.server.model_dump(exclude_defaults=True) | {"release": config.server.release}
     text = (
         f"# Found by triton-notebooks tune for {config.model}, starting from {name}.\n"
         f"# With {clients_of(clients(winner.choice))}: {final.throughput:,.1f} samples/s, "
         f"{final.ratio_in_words}\n"
-        f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{budget}.\n"
+        f"# the throughput of {name}; p99 {final.p99_latency_ms:.3g} ms{budget}.\n{cost}"
         "# The comment of a field that differs is its contribution: the throughput relative to\n"
         f"# the same configuration with the value of {name}.\n"
     )
@@ -46,9 +46,9 @@ def write_experiment(config: TuneConfig, space: Space, winner: Winner) -> Path:
     text += f"models:\n  {config.model}:\n    experiments:\n      {EXPERIMENT}:\n"
     for field, value in fields.items():
         trial = winner.why.get(field if field in winner.choice else "format")
-        worth = trial and field in changes and (trial.reason or trial.ratio_in_words)
-        text += f"        {field}: {json.dumps(value)}{f'  # {worth}' if worth else ''}\n"
-    folder = outputs() / config.target / config.model
-    if config.overrides:
-        folder = results_folder(config)
+        worth = trial and (trial.ratio_in_words if trial.ratio else trial.reason)
+        comment = f"  # {worth}" if worth and field in changes else ""
+        text += f"        {field}: {json.dumps(value)}{comment}\n"
+    own = outputs() / config.target / config.model
+    folder = results_folder(config) if config.overrides else own
     return write_atomic(folder / f"{config.target}-{config.model}-{EXPERIMENT}.yaml", text)

@@ -1,91 +1,47 @@
-from .checking import validated
-from .comparison import differences
-from .loading import (
-    FILES,
-    TARGET_VARIABLE,
-    Parameters,
-    configure,
-    file_for,
-    parse,
-    read_file,
-    resolve,
-    select,
-)
-from .old_names import renamed_parameters, renamed_result
-from .overrides import SEPARATOR, save_overrides
-from .parameter_file import TUTORIAL_MODEL, Experiment, Server, Value
-from .schema import (
-    LESSONS,
-    OF_LOOKUPS,
-    STAGE,
-    STAGES,
-    CompareConfig,
-    ConvertConfig,
-    DeployConfig,
-    EngineConfig,
-    ExportConfig,
-    LessonConfig,
-    LoadConfig,
-    OfflineConfig,
-    OnlineConfig,
-    ReportConfig,
-    StageConfig,
-    TuneConfig,
-    artifact_folder,
-    changed,
-    command,
-    needed,
-    notebook_file,
-    result_file,
-    results_folder,
-    stages,
-)
-from .targets import Gpu, write_new
-
-__all__ = [
-    "FILES",
-    "LESSONS",
-    "OF_LOOKUPS",
-    "SEPARATOR",
-    "STAGE",
-    "STAGES",
-    "TARGET_VARIABLE",
-    "TUTORIAL_MODEL",
-    "CompareConfig",
-    "ConvertConfig",
-    "DeployConfig",
-    "EngineConfig",
-    "Experiment",
-    "ExportConfig",
-    "Gpu",
-    "LessonConfig",
-    "LoadConfig",
-    "OfflineConfig",
-    "OnlineConfig",
-    "Parameters",
-    "ReportConfig",
-    "Server",
-    "StageConfig",
-    "TuneConfig",
-    "Value",
-    "artifact_folder",
-    "changed",
-    "command",
-    "configure",
-    "differences",
-    "file_for",
-    "needed",
-    "notebook_file",
-    "parse",
-    "read_file",
-    "renamed_parameters",
-    "renamed_result",
-    "resolve",
-    "result_file",
-    "results_folder",
-    "save_overrides",
-    "select",
-    "stages",
-    "validated",
-    "write_new",
-]
+from .comparison import differences as differences
+from .comparison import field_changes as field_changes
+from .loading import FILES as FILES
+from .loading import TARGET_VARIABLE as TARGET_VARIABLE
+from .loading import Parameters as Parameters
+from .loading import configure as configure
+from .loading import file_for as file_for
+from .loading import parse as parse
+from .loading import read_file as read_file
+from .loading import resolve as resolve
+from .loading import select as select
+from .old_names import renamed_parameters as renamed_parameters
+from .old_names import renamed_result as renamed_result
+from .overrides import SEPARATOR as SEPARATOR
+from .overrides import save_overrides as save_overrides
+from .parameter_file import TUTORIAL_MODEL as TUTORIAL_MODEL
+from .parameter_file import BoundFields as BoundFields
+from .parameter_file import Experiment as Experiment
+from .parameter_file import Server as Server
+from .parameter_file import Value as Value
+from .schema import LESSONS as LESSONS
+from .schema import OF_LOOKUPS as OF_LOOKUPS
+from .schema import STAGE as STAGE
+from .schema import STAGES as STAGES
+from .schema import CompareConfig as CompareConfig
+from .schema import ConvertConfig as ConvertConfig
+from .schema import DeployConfig as DeployConfig
+from .schema import EngineConfig as EngineConfig
+from .schema import ExportConfig as ExportConfig
+from .schema import LessonConfig as LessonConfig
+from .schema import LoadConfig as LoadConfig
+from .schema import OfflineConfig as OfflineConfig
+from .schema import OnlineConfig as OnlineConfig
+from .schema import ReportConfig as ReportConfig
+from .schema import ServedConfig as ServedConfig
+from .schema import StageConfig as StageConfig
+from .schema import TuneConfig as TuneConfig
+from .schema import artifact_folder as artifact_folder
+from .schema import changed as changed
+from .schema import command as command
+from .schema import needed as needed
+from .schema import notebook_file as notebook_file
+from .schema import result_file as result_file
+from .schema import results_folder as results_folder
+from .schema import stages as stages
+from .targets import Gpu as Gpu
+from .targets import write_new as write_new

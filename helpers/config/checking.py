@@ -23,7 +23,7 @@ MAX_SHOWN_CHARACTERS = 100  # of an invalid value
 def validated(schema: type[M], value: object, source: str, model: str = "") -> M:
     """Validate `value`, a file or its part on `model`; a `ParameterError` begins with `source`."""
     try:
-        return schema.model_validate(value, context={"model": model} if model else None)
+        return schema.model_validate(value, context={"model": model})
     except pydantic.ValidationError as error:
         raise ParameterError(_line(source, error.errors()[0])) from None
 

@@ -1,6 +1,7 @@
 """List the differences between two parameter files, with all their experiments resolved."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,11 @@ from helpers.config.parameter_file import ParameterFile, Value
 def differences(first: Path, second: Path) -> list[str]:
     """List the differences of `second` from `first`, one line each; empty if both are equal.
 
-    The fields of the whole file come first, then each model with its experiments. The order does
-    not count, nor whether an experiment, its model or the file sets a value. Raises
-    `ParameterError` for an invalid file.
+    The fields of the file come first, then each model with its experiments, wherever a value is
+    set. Raises `ParameterError` for an invalid file.
     """
     before, after = read_file(first), read_file(second)
-    lines = list(_changes(_machine(before.file), _machine(after.file)))
+    lines = list(field_changes(_machine(before.file), _machine(after.file)))
     for model in dict.fromkeys([*before.file.models, *after.file.models]):
         lines += [f"{model} {line}" for line in _model_changes(before, after, model)]
     return lines
@@ -42,24 +42,23 @@ def _model_changes(first: Parameters, second: Parameters, model: str) -> Iterato
             return
         yield from (f"{name}: only in {source}" for name in names if name not in others)
     changes = {
-        name: list(_changes(resolved(first, model, name), resolved(second, model, name)))
+        name: list(field_changes(resolved(first, model, name), resolved(second, model, name)))
         for name in before
         if name in after
     }
-    shared: list[str] = []
-    if len(changes) > 1:
-        one, *rest = changes.values()
-        shared = [line for line in one if all(line in lines for lines in rest)]
-        yield from (f"(all {len(changes)}) {line}" for line in shared)
+    counts = Counter(line for lines in changes.values() for line in lines)
+    shared = [line for line, count in counts.items() if count == len(changes) > 1]
+    yield from (f"(all {len(changes)}) {line}" for line in shared)
     for name, lines in changes.items():
         yield from (f"{name} {line}" for line in lines if line not in shared)
 
 
-def _changes(before: Value, after: Value, name: str = "") -> Iterator[str]:
+def field_changes(before: Value, after: Value, name: str = "") -> Iterator[str]:
+    """Yield a line for each field that differs, nested ones with their whole name."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             field_name = f"{name}.{key}" if name else key
-            yield from _changes(before.get(key), after.get(key), field_name)
+            yield from field_changes(before.get(key), after.get(key), field_name)
     elif before != after:
         yield f"{name}: {_text(before)} -> {_text(after)}"
 

@@ -1,26 +1,22 @@
-"""Read parameter files, and resolve experiments to the configurations of their stages.
-
-Parameters come from a file (the batch command) or from the seven parameters of a notebook
-(JupyterLab, papermill). `configure` resolves both.
-"""
+"""Read parameter files, and resolve experiments to the configurations of their stages."""
 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from helpers import formats
+from helpers import formats, store
 from helpers.config import overrides as overrides_file
 from helpers.config import yaml_file
 from helpers.config.checking import validated
 from helpers.config.parameter_file import Experiment, ParameterFile, Value, unknown_key
 from helpers.config.schema import STAGE, EngineConfig, StageConfig, fields_for
 from helpers.errors import ParameterError
-from helpers.store import ROOT, content_name, display_path, outputs, package_files, require_unlocked
 
-FILES = ROOT / "params"
+FILES = store.ROOT / "params"
 TARGET_VARIABLE = "TRITON_NOTEBOOKS_TARGET"  # set by the batch command: the parameter file's name
 
 Fields = dict[str, Value]
@@ -56,7 +52,7 @@ class Parameters:
 
 def read_file(path: Path) -> Parameters:
     """Read and validate a parameter file; a `ParameterError` names file, key, value and reason."""
-    content, source = yaml_file.load(path), display_path(path)
+    content, source = yaml_file.load(path), store.display_path(path)
     if not isinstance(content, dict):
         fault = "is empty" if content is None else f"holds a {type(content).__name__}"
         keys = ", ".join(ParameterFile.model_fields)
@@ -74,44 +70,21 @@ def parse(content: object, target: str, source: str) -> Parameters:
 
 
 def file_for(gpu: str, model: str = "") -> Path | None:
-    """Return the parameter file of this package with this `gpu`, or None.
-
-    A model that this file lacks, as your own model, may have a file of its own name.
-    """
+    """Return the parameter file with this `gpu`, or that of an own model that it lacks, or None."""
     for path in sorted(FILES.glob("*.yaml")):
-        try:
-            status = path.stat()
-        except FileNotFoundError:  # removed in the meantime
-            continue
-        file_gpu, models = _named(path, status.st_ino, status.st_mtime_ns, status.st_size)
-        if file_gpu == gpu:
-            model_file = FILES / f"{model}.yaml"
-            return model_file if model not in models and model_file.exists() else path
+        with suppress(OSError, ParameterError):  # it was removed in the meantime, or is broken
+            content = _content(path, store.known_digest(path))
+            if isinstance(content, dict) and content.get("gpu") == gpu:
+                own, models = FILES / f"{model}.yaml", content.get("models")
+                has_model = isinstance(models, dict) and model in models
+                return path if has_model or not own.exists() else own
     return None
 
 
 @cache
-def _named(path: Path, *_: int) -> tuple[object, frozenset[str]]:
-    """Return the `gpu` and the models of a parameter file; neither if it cannot be read.
-
-    They are cached until its inode, time or size changes.
-    """
-    try:
-        content = yaml_file.load(path)
-    except ParameterError:
-        content = None
-    if not isinstance(content, dict):
-        return None, frozenset()
-    models = content.get("models")
-    return content.get("gpu"), frozenset(models if isinstance(models, dict) else ())
-
-
-def _target(gpu: str, model: str) -> str:
-    """Return the name of a target's folder: that of the parameter file, else of the GPU."""
-    if target := os.environ.get(TARGET_VARIABLE):
-        return target
-    path = file_for(gpu, model)
-    return path.stem if path else "-".join(re.findall(r"[^\W_]+", gpu))
+def _content(path: Path, _: str) -> object:
+    """Read a file; the second argument is its digest, so that a changed one is read again."""
+    return yaml_file.load(path)
 
 
 def resolve(
@@ -128,14 +101,14 @@ def resolve(
     """Return the configuration of `stage` for one experiment: the first call of every notebook.
 
     Without `models` it reads the parameter file of `gpu`; without `experiment`, `configure` chooses
-    one. `overrides` replaces single fields. The experiment then has another name, such as
-    `onnx-fp32~threads=1`: its results are separate, and later stages find its overrides.
-    Raises `ParameterError`, and `WorkspaceError` while a run of the batch command that did not
-    start this notebook holds the outputs folder.
+    one. `overrides` replaces single fields of an experiment, which then has another name, such as
+    `onnx-fp32~threads=1`, and separate results. Raises `ParameterError`, and `WorkspaceError` while
+    a run of the batch command that did not start this notebook holds the outputs folder.
     """
-    require_unlocked(outputs())
-    content_name.cache_clear()  # the user's files may have changed
-    package_files()  # hashes them before the stage runs
+    store.require_unlocked(store.outputs())
+    store.content_name.cache_clear()  # the user's files may have changed
+    store.package_files()  # hashes them before the stage runs
+    path = file_for(gpu, model)
     if isinstance(overrides, str):
         how = "Pass a dict; with papermill, use -y 'overrides: {...}'."
         raise ParameterError(f"overrides is the text {overrides!r}. {how}")
@@ -146,23 +119,28 @@ def resolve(
     elif defaults or server:
         key = "defaults" if defaults else "server"
         raise ParameterError(f"{key} needs models too. To change single fields, use overrides.")
-    elif path := file_for(gpu, model):
+    elif path:
         parameters = read_file(path)
     else:
-        files = display_path(FILES)
-        raise ParameterError(
-            f"No file in {files} has gpu {gpu!r}. Use another gpu, or pass models."
-        )
-    parameters = replace(parameters, target=_target(gpu, model))
+        fault = f"No file in {store.display_path(FILES)} has gpu {gpu!r}."
+        raise ParameterError(f"{fault} Use another gpu, or pass models.")
+    target = path.stem if path else "-".join(re.findall(r"[^\W_]+", gpu))
+    parameters = replace(parameters, target=os.environ.get(TARGET_VARIABLE) or target)
     return configure(parameters, model, experiment, stage, overrides)
 
 
 def configure(
-    parameters: Parameters, model: str, experiment: str, stage: str, overrides: Given = None
+    parameters: Parameters,
+    model: str,
+    experiment: str,
+    stage: str,
+    overrides: Given = None,
+    with_candidates: bool = True,
 ) -> StageConfig:
     """Return the configuration of `stage` for one experiment, by default the model's first.
 
-    For `convert` the default is the first that changes the precision. Only the fields that the
+    For `convert` the default is the first that changes the precision. The stage `compare` has the
+    configurations of all experiments, unless `with_candidates` is false. Only the fields that the
     stage reads are validated; the others must have known names. Raises `ParameterError`.
     """
     file, source, names = parameters.file, parameters.place, parameters.experiments(model)
@@ -182,9 +160,8 @@ def configure(
         raise ParameterError(f"{source}: {model} has no experiment '{name}'. Use one of {known}.")
     source += f": models.{model}.experiments.{name}"
     fields = parameters.merged(model, name)
-    combined = overrides_file.load_overrides(parameters.target, model, experiment) | dict(
-        overrides or {}
-    )
+    saved = overrides_file.load_overrides(parameters.target, model, experiment)
+    combined = {**saved, **(overrides or {})}
     changed = {key: value for key, value in combined.items() if fields.get(key) != value}
     if changed:
         name = overrides_file.name_of(name, changed)
@@ -205,6 +182,11 @@ def configure(
         "server": file.server.model_dump() | ({"release": release} if release else {}),
         "experiments": names,
     }
+    if stage == "compare" and with_candidates:
+        chosen["candidates"] = tuple(
+            configure(parameters, model, each, stage, overrides, with_candidates=False)
+            for each in names
+        )
     schema = STAGE[stage].config
     if stage == "convert" and formats.built_for(format_name):
         schema = EngineConfig
@@ -214,10 +196,7 @@ def configure(
 def select(
     parameters: Parameters, models: Sequence[str], experiments: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the selected models and experiments, by default all.
-
-    Raises `ParameterError` for an unknown name.
-    """
+    """Return the selected pairs, by default all; raise `ParameterError` for an unknown name."""
     sections = parameters.file.models
     pairs = [
         (model, name)
@@ -225,14 +204,11 @@ def select(
         if not models or model in models
         for name in section.experiments
     ]
-    for option, requested, names in (
-        ("--model", models, list(sections)),
-        ("--experiment", experiments, sorted({name for _, name in pairs})),
+    for kind, requested, names in (
+        ("model", models, list(sections)),
+        ("experiment", experiments, sorted({name for _, name in pairs})),
     ):
-        for name in requested:
-            if name not in names:
-                known = ", ".join(names)
-                raise ParameterError(
-                    f"{parameters.place} has no {option[2:]} '{name}'. Use one of {known}."
-                )
+        if unknown := [name for name in requested if name not in names]:
+            known = f"Use one of {', '.join(names)}."
+            raise ParameterError(f"{parameters.place} has no {kind} '{unknown[0]}'. {known}")
     return [pair for pair in pairs if not experiments or pair[1] in experiments]

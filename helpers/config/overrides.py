@@ -1,11 +1,9 @@
-"""Return the name of an experiment with overrides, and save them for later stages.
-
-The results of the experiment itself do not change.
-"""
+"""Name and save an experiment with overrides. Its results are separate, for later stages too."""
 
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from helpers.config.parameter_file import Value
@@ -48,14 +46,11 @@ def load_overrides(target: str, model: str, name: str) -> dict[str, Value]:
     if SEPARATOR not in name:
         return {}
     path = _path(target, model, name)
-    try:
-        content = json.loads(path.read_text()) if NAME.fullmatch(name) else None
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
-        advice = f"Set experiment to '{experiment_of(name)}', and set overrides."
-        raise ParameterError(f"{display_path(path)} of experiment {name} is missing. {advice}")
-    return content
+    with suppress(OSError, ValueError):
+        if NAME.fullmatch(name) and isinstance(content := json.loads(path.read_text()), dict):
+            return content
+    advice = f"Set experiment to '{experiment_of(name)}', and set overrides."
+    raise ParameterError(f"{display_path(path)} of experiment {name} is missing. {advice}")
 
 
 def _path(target: str, model: str, name: str) -> Path:

@@ -1,7 +1,5 @@
-"""The schema of a parameter file: its fields, their types, defaults and meaning.
-
-The text below a field is its meaning for users: `tests/config/documents.py` copies it to
-`params/FIELDS.md`.
+"""The schema of a parameter file. The text below a field is its meaning for users, which
+`tests/config/documents.py` copies to `params/FIELDS.md`.
 """
 
 import re
@@ -10,7 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from helpers import formats, models
 from helpers.config.old_names import PARAMETERS
@@ -21,16 +19,12 @@ Value = pydantic.JsonValue  # a value of YAML or JSON
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def _known_format(name: str) -> str:
-    if name not in formats.names():
-        raise ValueError(f"Unknown format. Known formats: {', '.join(formats.names())}.")
-    return name
-
-
-def _known_model(name: str) -> str:
-    if name not in models.names():
-        raise ValueError(f"Unknown model. Known models: {', '.join(models.names())}.")
-    return name
+def _one_of(names: Sequence[str], name: str, kind: str, shown: str = "") -> str:
+    """Return `name`; raise `ValueError` if it is none of `names`."""
+    if name in names:
+        return name
+    known = f"Known {kind}s: {', '.join(names)}." if names else f"This model has no {kind}s."
+    raise ValueError(f"Unknown {kind}{shown}. {known}")
 
 
 def _folder_name(name: str) -> str:
@@ -41,24 +35,27 @@ def _folder_name(name: str) -> str:
     return name
 
 
-def _known(what: str, names: Sequence[str]) -> str:
-    return f"Known {what}: {', '.join(names)}." if names else f"This model has no {what}."
-
-
 def _one_for_both(count: Value) -> Value:
     return {"offline": count, "online": count} if isinstance(count, int) else count
+
+
+def _model(info: ValidationInfo) -> models.Model:
+    """Return the model of the experiment: see `validated`."""
+    assert info.context
+    return models.get(info.context["model"])
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
 INT8 = "int8"  # `convert` calibrates it from an fp32 export
-FormatName = Annotated[str, pydantic.AfterValidator(_known_format)]
-ModelName = Annotated[str, pydantic.AfterValidator(_known_model)]
-FolderName = Annotated[str, pydantic.AfterValidator(_folder_name)]
+FormatName = Annotated[str, AfterValidator(lambda n: _one_of(formats.names(), n, "format"))]
+ModelName = Annotated[str, AfterValidator(lambda n: _one_of(models.names(), n, "model"))]
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 Lesson = Literal["dynamic_batching", "instances", "precision"]
 TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
 LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results in a model's folder
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Strict(pydantic.BaseModel):
@@ -106,7 +103,7 @@ class Server(Strict):
     """`docker`: an image to use instead of NVIDIA's image of this release."""
     url: str = ""
     """`remote`: host and port of the HTTP endpoint, such as `127.0.0.1:8000`."""
-    metrics_url: str = pydantic.Field(default="", exclude_if=lambda url: not url)
+    metrics_url: str = Field(default="", exclude_if=lambda url: not url)
     """`remote`: host and port of the metrics. Default: two ports above the HTTP endpoint's."""
     repository: str = ""
     """`remote`: the server's model repository, if it is a folder on this machine. Models are copied
@@ -117,14 +114,14 @@ class Server(Strict):
         """Return whether Triton's own backends run the models, and not the Python adapter."""
         return self.kind != "embedded" and self.backend != "adapter"
 
-    @pydantic.field_validator("backend")
+    @field_validator("backend")
     @classmethod
-    def _check_backend(cls, backend: str, info: pydantic.ValidationInfo) -> str:
+    def _check_backend(cls, backend: str, info: ValidationInfo) -> str:
         if backend == "native" and info.data.get("kind") == "embedded":
             raise ValueError("The embedded server has no native backends. Use 'adapter'.")
         return backend
 
-    @pydantic.field_validator("url", "metrics_url")
+    @field_validator("url", "metrics_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if not url.isprintable():
@@ -149,49 +146,43 @@ class DataFields(Strict):
     labels: str = ""
     """Your own model: file with one label per sample."""
 
-    @pydantic.field_validator("max_seq_length", "crop_size")
+    @field_validator("max_seq_length", "crop_size")
     @classmethod
-    def _check_size(cls, size: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if info.context is None or info.field_name is None:
-            return size
-        model = models.get(info.context["model"])
-        if (limits := model.SAMPLE_SIZES.get(info.field_name)) is None:
-            if size is not None:
-                raise ValueError(f"{model.TITLE} has no such field. Remove it.")
-            return None
-        if size is not None and not limits.smallest <= size <= limits.largest:
+    def _check_size(cls, size: int | None, info: ValidationInfo) -> int | None:
+        model = _model(info)
+        limits = model.SAMPLE_SIZES.get(str(info.field_name))
+        if size is None:
+            return limits.usual if limits else None
+        if not limits:
+            raise ValueError(f"{model.TITLE} has no such field. Remove it.")
+        if not limits.smallest <= size <= limits.largest:
             takes = f"{limits.smallest} to {limits.largest} {limits.unit}"
             raise ValueError(f"{model.TITLE} takes {takes}.")
-        return size or limits.usual
+        return size
 
-    @pydantic.field_validator("dimensions")
+    @field_validator("dimensions")
     @classmethod
-    def _check_dimensions(
-        cls, sizes: dict[str, int], info: pydantic.ValidationInfo
-    ) -> dict[str, int]:
-        names = models.get(info.context["model"]).dimensions if info.context else tuple(sizes)
-        if unknown := [name for name in sizes if name not in names]:
-            raise ValueError(f"Unknown dimension '{unknown[0]}'. {_known('dimensions', names)}")
+    def _check_dimensions(cls, sizes: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        names = _model(info).dimensions
+        for name in sizes:
+            _one_of(names, name, "dimension", f" '{name}'")
         if missing := [name for name in names if name not in sizes]:
             raise ValueError(f"The size of '{missing[0]}' is missing. Add it.")
         return sizes
 
-    @pydantic.field_validator("labels")
+    @field_validator("labels")
     @classmethod
-    def _check_labels(cls, path: str, info: pydantic.ValidationInfo) -> str:
-        if path and info.context and not models.get(info.context["model"]).TAKES_LABELS:
+    def _check_labels(cls, path: str, info: ValidationInfo) -> str:
+        if path and not _model(info).TAKES_LABELS:
             raise ValueError("The data set of this model has its labels. Remove this field.")
         return path
 
-    @pydantic.field_validator("variant")
+    @field_validator("variant", "lookup", check_fields=False)
     @classmethod
-    def _check_variant(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context is None:  # it is created from another configuration
-            return name
-        variants = models.get(info.context["model"]).VARIANTS
-        if name and name not in variants:
-            raise ValueError(f"Unknown variant. {_known('variants', variants)}")
-        return name or next(iter(variants), "")
+    def _check_name(cls, name: str, info: ValidationInfo) -> str:
+        kind, model = str(info.field_name), _model(info)
+        names = model.VARIANTS if kind == "variant" else tuple(model.ensembles)
+        return _one_of(names, name, kind) if name else next(iter(names), "")
 
 
 class CheckpointField(Strict):
@@ -203,10 +194,9 @@ class CheckpointField(Strict):
     @property
     def caveat(self) -> str:
         """Return the note next to every accuracy; empty for a real checkpoint and real samples."""
-        if self.checkpoint == "fitted":
-            return " (checkpoint fitted to generated data)"
-        drawn = getattr(self, "drawn", "")
-        return f" ({drawn})" if drawn else ""
+        is_fitted = self.checkpoint == "fitted"
+        note = "checkpoint fitted to generated data" if is_fitted else getattr(self, "drawn", "")
+        return f" ({note})" if note else ""
 
 
 class ExportFields(DataFields, CheckpointField):
@@ -224,20 +214,10 @@ class ExportFields(DataFields, CheckpointField):
     table_precision: Literal["fp32", "fp16", "int8"] = "fp32"
     """`lookup: mapped`: precision of the embedding tables. `int8` has one scale per row."""
 
-    @pydantic.field_validator("lookup")
+    @field_validator("table_precision")
     @classmethod
-    def _check_lookup(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context is None:
-            return name
-        lookups = models.lookups(info.context["model"])
-        if name and name not in lookups:
-            raise ValueError(f"Unknown lookup. {_known('lookups', lookups)}")
-        return name or next(iter(lookups), "")
-
-    @pydantic.field_validator("table_precision")
-    @classmethod
-    def _check_tables(cls, precision: str, info: pydantic.ValidationInfo) -> str:
-        if info.context and precision != "fp32" and info.data.get("lookup", "mapped") != "mapped":
+    def _check_tables(cls, precision: str, info: ValidationInfo) -> str:
+        if precision != "fp32" and info.data.get("lookup", "mapped") != "mapped":
             raise ValueError("Only tables with lookup: mapped can differ from fp32. Use fp32.")
         return precision
 
@@ -259,18 +239,17 @@ class ConvertFields(ExportFields):
     accelerator_precision: Precision | None = None
     """Precision in which the accelerator computes. Default: `precision`."""
 
-    @pydantic.field_validator("format")
+    @field_validator("format")
     @classmethod
-    def _check_source(cls, name: str, info: pydantic.ValidationInfo) -> str:
+    def _check_source(cls, name: str, info: ValidationInfo) -> str:
         exported, sources = info.data.get("export_format", name), formats.get(name).SOURCES
         if name != exported and exported not in sources:
-            required = " or ".join(sources)
-            raise ValueError(f"It is made from {required}, not from {exported}.")
+            raise ValueError(f"It is made from {' or '.join(sources)}, not from {exported}.")
         return name
 
-    @pydantic.field_validator("precision")
+    @field_validator("precision")
     @classmethod
-    def _check_precision(cls, precision: str, info: pydantic.ValidationInfo) -> str:
+    def _check_precision(cls, precision: str, info: ValidationInfo) -> str:
         first = info.data.get("export_precision", precision)
         same = info.data.get("format") == info.data.get("export_format")
         if same and precision not in (first, INT8):
@@ -286,17 +265,14 @@ class ConvertFields(ExportFields):
             return None
         return self.calibration_samples, self.calibration_seed
 
-    @pydantic.field_validator("calibration_samples", "calibration_seed")
+    @field_validator("calibration_samples", "calibration_seed")
     @classmethod
-    def _check_calibration(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if "precision" not in info.data:  # it is invalid and has its own error
-            return value
-        if info.data["precision"] != INT8:
+    def _check_calibration(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if info.data.get("precision", INT8) != INT8:
             return None  # defaults for all experiments may set it
-        if value is not None or info.context is None:
+        if value is not None:
             return value
-        is_seed = info.field_name == "calibration_seed"
-        return 0 if is_seed else models.get(info.context["model"]).CALIBRATION[0]
+        return 0 if info.field_name == "calibration_seed" else _model(info).CALIBRATION[0]
 
 
 class DeployFields(ConvertFields):
@@ -310,7 +286,7 @@ class DeployFields(ConvertFields):
     """Batch sizes that the dynamic batcher prefers."""
     max_queue_delay_us: Annotated[int, Field(ge=0)] = 0
     """Longest time that the batcher holds a request to fill a batch, in microseconds."""
-    instances: Annotated[Instances, pydantic.BeforeValidator(_one_for_both)] = Instances()
+    instances: Annotated[Instances, BeforeValidator(_one_for_both)] = Instances()
     """Model instances: one number, or one each for the offline and the online measurement."""
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads per instance. 0 divides the cores evenly among the instances."""
@@ -320,14 +296,14 @@ class DeployFields(ConvertFields):
     """DLRM, DCNv2: serve lookup and dense network as two models of an ensemble, or as one model of
     the Python adapter."""
 
-    @pydantic.field_validator("composition")
+    @field_validator("composition")
     @classmethod
-    def _check_composition(cls, name: str, info: pydantic.ValidationInfo) -> str:
-        if info.context and name == "fused" and not models.lookups(info.context["model"]):
+    def _check_composition(cls, name: str, info: ValidationInfo) -> str:
+        if name == "fused" and not _model(info).ensembles:
             raise ValueError("This model is a single graph. Use ensemble, or remove the field.")
         return name
 
-    @pydantic.field_validator("hps")
+    @field_validator("hps")
     @classmethod
     def _check_hps(cls, changes: dict[str, Value]) -> dict[str, Value]:
         if fixed := [name for name in changes if name in settings.ONE_TABLE]:
@@ -335,13 +311,11 @@ class DeployFields(ConvertFields):
         settings.compose(changes, settings.ONE_TABLE)
         return changes
 
-    @pydantic.field_validator(
+    @field_validator(
         "preferred_batch_sizes", "batch_sizes", "online_batch_size", check_fields=False
     )
     @classmethod
-    def _check_batch_sizes(
-        cls, value: int | list[int], info: pydantic.ValidationInfo
-    ) -> int | list[int]:
+    def _check_batch_sizes(cls, value: int | list[int], info: ValidationInfo) -> int | list[int]:
         largest = max([value] if isinstance(value, int) else value, default=0)
         limit = info.data.get("max_batch_size", largest)
         if largest > limit:
@@ -391,22 +365,60 @@ class OfflineFields(SharedMemoryField, LoadFields):
 
 
 class BudgetField(Strict):
-    """The latency that a service promises. `perf_online` draws it; it changes no measurement."""
+    """The latency that a service promises. `compare` measures it, and `perf_online` draws it."""
 
     latency_budget_ms: Milliseconds | None = None
-    """p99 latency that the service has to keep, in milliseconds. It changes no measurement."""
+    """p99 latency that the service has to keep, in milliseconds. It changes no measurement but
+    `compare`."""
 
 
-class OnlineFields(BudgetField, RequestField, LoadFields):
-    """The fields that the stage perf_online reads."""
+class ClientsField(Strict):
+    """The numbers of clients."""
 
     concurrency: list[Count] = [1]
-    """Numbers of clients to measure in concurrency mode. Each has one request in flight."""
+    """Numbers of clients to measure in concurrency mode. Each has one request in flight. With an
+    empty list, `perf_online` does not run."""
+
+
+class OnlineFields(ClientsField, BudgetField, RequestField, LoadFields):
+    """The fields that the stage perf_online reads."""
+
     rates: list[Annotated[float, Field(gt=0, le=2)]] = [0.5, 0.7, 0.9]
     """Request rates to measure in request-rate mode (Poisson arrivals). They are shares of the
     highest rate in concurrency mode."""
     max_rate_budget_ms: Milliseconds | None = None
     """Search for the highest request rate whose p99 latency stays within these milliseconds."""
+
+
+class BoundFields(Strict):
+    """What a chosen configuration may use. These fields change no measurement."""
+
+    max_memory_mb: Positive | None = None
+    """Largest peak memory of the server, in megabytes. On a GPU it is its device memory."""
+    price_per_hour: Positive | None = None
+    """Price of the machine per hour, in any currency. Tables then show the cost per million
+    inferences. On one machine the fastest configuration is the cheapest."""
+    max_cost_per_million: Positive | None = None
+    """Largest cost per million inferences. It needs `price_per_hour`. `tune` does not choose what
+    is known to cost more (95% CI)."""
+
+    @field_validator("max_cost_per_million")
+    @classmethod
+    def _check_price(cls, cost: float | None, info: ValidationInfo) -> float | None:
+        if cost and info.data.get("price_per_hour", cost) is None:
+            raise ValueError("It needs price_per_hour. Add it.")
+        return cost
+
+
+class CompareFields(
+    BoundFields, SharedMemoryField, ClientsField, BudgetField, RequestField, LoadFields
+):
+    """The fields that the stage compare reads of each experiment."""
+
+    compare: bool = True
+    """Whether the stage compare measures this experiment."""
+    compare_seconds: Annotated[float, Field(gt=0)] = 90.0
+    """Time limit for the measurements of the stage compare, in seconds."""
 
 
 class LessonFields(SharedMemoryField, RequestField, LoadFields):
@@ -425,7 +437,7 @@ TUNED = (  # the fields that a search varies; "format" is a format with its prec
 )
 
 
-class TuneFields(OfflineFields, OnlineFields, ReportFields):
+class TuneFields(OfflineFields, OnlineFields, CompareFields, ReportFields):
     """The fields that the stage tune reads: all fields of the experiment that it writes."""
 
     tune_minutes: Annotated[float, Field(gt=0)] = 5.0
@@ -434,11 +446,12 @@ class TuneFields(OfflineFields, OnlineFields, ReportFields):
     """Values that `tune` tries, by field. Write a format as `openvino-bf16`. Default: the usual
     values."""
 
-    @pydantic.field_validator("tune_space")
+    @field_validator("tune_space")
     @classmethod
     def _check_space(cls, space: dict[str, list[Value]]) -> dict[str, list[Value]]:
-        if unknown := sorted(set(space) - set(TUNED)):
-            raise ValueError(f"{unknown[0]} is not tuned. Use one of {', '.join(TUNED)}.")
+        for name in sorted(space):
+            if name not in TUNED:
+                raise ValueError(f"{name} is not tuned. Use one of {', '.join(TUNED)}.")
         return space
 
 
@@ -461,10 +474,7 @@ class ModelSection(Strict):
 
 
 class ParameterFile(Strict):
-    """The five top-level keys, which are also parameters of every notebook.
-
-    The fields of an experiment are checked when it is merged with its defaults: see `configure`.
-    """
+    """The five top-level keys. `configure` checks the fields of an experiment with its defaults."""
 
     gpu: str
     """Name of the target. For a published GPU, use the name in NVIDIA's tables."""
@@ -477,11 +487,10 @@ class ParameterFile(Strict):
     models: Annotated[dict[ModelName, ModelSection], Field(min_length=1)]
     """Models by name."""
 
-    @pydantic.field_validator("models")
+    @field_validator("models")
     @classmethod
     def _check_lessons(cls, sections: dict[str, ModelSection]) -> dict[str, ModelSection]:
-        if wrong := [
-            name for name in sections if sections[name].lessons and name != TUTORIAL_MODEL
-        ]:
-            raise ValueError(f"{wrong[0]} has no lessons. Only {TUTORIAL_MODEL} has them.")
+        for name, section in sections.items():
+            if section.lessons and name != TUTORIAL_MODEL:
+                raise ValueError(f"{name} has no lessons. Only {TUTORIAL_MODEL} has them.")
         return sections

@@ -43,9 +43,8 @@ PARTS = {  # names for a reader
 LAST_WITH_TENSORFLOW = "25.02"
 # The first ONNX Runtime to read what PyTorch exports today: opset 20, IR version 10
 # (onnxruntime.ai/docs/reference/compatibility). All older ones in Triton's releases from 2021 on
-# read opset 13, which NVIDIA exported
+# read opset 13, which NVIDIA exported. Their PyTorch and TensorFlow also need older formats
 FIRST_WITH_NEW_OPSETS, OLD_OPSET = (1, 18), 13
-
 
 # The first driver that a release runs on, and for data centres the first of each older branch. See
 # "Driver Requirements" of Triton's release notes; a row holds until the next one
@@ -67,12 +66,10 @@ DRIVERS = {
     "25.04": ((575, 0), ((470, 57), (525, 85), (535, 86), (545, 23))),
 }
 
-
 # Branches that the notes from 24.10 on call not forward-compatible. The notes do not mention newer
-# branches than those that they allow, unless they are in this list: see `driver_warning`. Such are
+# branches than those that they allow, unless they are in this list: see `driver_faults`. Such are
 # 550 for 24.10 and 570 for 26.04
 SILENT_FROM, NOT_COMPATIBLE = "24.10", (418, 440, 450, 460, 510, 520, 530, 545, 555)
-
 
 _NAME = re.compile(r"(\d\d)\.(0[1-9]|1[0-2])")
 
@@ -119,53 +116,27 @@ def has_tensorrt_10(release: str) -> bool:
 
 
 def opset(release: str) -> int | None:
-    """Return the ONNX opset that a release with old runtimes reads; None for others.
-
-    Its PyTorch and TensorFlow are as old, and also need files of older formats.
-    """
+    """Return the ONNX opset that a release with old runtimes reads; None for others."""
     if not _NAME.fullmatch(release) or _version(release, "onnxruntime") >= FIRST_WITH_NEW_OPSETS:
         return None
     return OLD_OPSET
 
 
-def driver_obstacle(release: str, version: str) -> str:
-    """Return why a release does not run on this driver; empty if it does, or if that is unknown."""
-    needs = _missed(release, version)
-    too_old = needs and not _is_silent(release, version)
-    return f"driver {version} is too old: {needs}" if too_old else ""
-
-
-def driver_warning(release: str, version: str) -> str:
-    """Return a note that NVIDIA's notes do not mention this driver; empty if they do."""
-    needs = _missed(release, version)
-    if not (needs and _is_silent(release, version)):
-        return ""
-    return f"NVIDIA's notes do not mention driver {version}, which may be too old: {needs}"
-
-
-def _is_silent(release: str, version: str) -> bool:
-    branch = int(version.partition(".")[0])
-    _, older = _requirement(release)
-    mentioned = branch in NOT_COMPATIBLE or branch <= max(older, default=(0, 0))[0]
-    return number(release) >= number(SILENT_FROM) and not mentioned
-
-
-def _missed(release: str, version: str) -> str:
-    """Return the driver that a release needs; empty if this driver suffices."""
+def driver_faults(release: str, version: str) -> tuple[str, str]:
+    """Return why a release does not run on this driver, and why it may not; empty if it does."""
     major, minor, *_ = map(int, f"{version}.0".split("."))
-    driver, (any_from, older) = (major, minor), _requirement(release)
-    if driver >= any_from or any(driver[0] == branch[0] and driver >= branch for branch in older):
-        return ""
-    return (
-        f"Triton {release} needs {_spelled(any_from)} or newer, or on a data-centre GPU "
+    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
+    first, older = rows[-1] if rows else ((0, 0), ())
+    if (major, minor) >= min([first, *(branch for branch in older if branch[0] == major)]):
+        return "", ""
+    needs = (
+        f"Triton {release} needs {_spelled(first)} or newer, or on a data-centre GPU "
         f"{', '.join(map(_spelled, older))} or newer of the same branch"
     )
-
-
-def _requirement(release: str) -> tuple[Version, tuple[Version, ...]]:
-    """Return a release's drivers: the first, and the first of each older branch."""
-    rows = [row for name, row in DRIVERS.items() if number(name) <= number(release)]
-    return rows[-1] if rows else ((0, 0), ())
+    is_mentioned = major in NOT_COMPATIBLE or major <= older[-1][0]
+    if is_mentioned or number(release) < number(SILENT_FROM):
+        return f"driver {version} is too old: {needs}", ""
+    return "", f"NVIDIA's notes do not mention driver {version}, which may be too old: {needs}"
 
 
 def _spelled(version: Version) -> str:

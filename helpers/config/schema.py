@@ -1,9 +1,8 @@
 """Define the stages: the configuration of each stage, and the paths of its files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import pydantic
 
@@ -46,7 +45,7 @@ class StageConfig(fields.Strict):
     def summary(self) -> dict[str, Value]:
         """Return the experiment, and the fields of the stage that apply to this model."""
         head: dict[str, Value] = {"model": self.model, "target": self.target, "hardware": self.gpu}
-        if self.stage != "report":
+        if self.stage not in ("compare", "report"):
             head["experiment"] = self.experiment
         if self.overrides:
             head["explored with"] = self.overrides
@@ -77,9 +76,9 @@ class StageConfig(fields.Strict):
         chosen |= self.model_dump(include=self.fields_for(stage))
         if stage == "perf_online":
             chosen = {name: value for name, value in chosen.items() if name not in DISPLAY_ONLY}
-        for name in {"dataset", "checkpoint", "labels"} & set(chosen):
-            if chosen[name]:  # labels may be empty
-                chosen[name] = content_name(str(chosen[name]))
+        for name in ("dataset", "checkpoint", "labels"):
+            if path := chosen.get(name):
+                chosen[name] = content_name(str(path))
         return chosen
 
     def key(self, stage: str) -> str:
@@ -125,20 +124,33 @@ class TuneConfig(fields.TuneFields, OnlineConfig):
     """The stage tune of an experiment."""
 
 
+class CompareConfig(fields.CompareFields, DeployConfig):
+    """The stage compare of a model, or one of the experiments that it compares."""
+
+    candidates: tuple["CompareConfig", ...] = ()  # all experiments; of an experiment, none
+
+    def cache_fields(self, stage: str) -> dict[str, Value]:
+        """Return the values that decide the result of `stage`: of `compare`, those of all."""
+        own = super().cache_fields(stage)
+        each: dict[str, Value] = {
+            one.experiment: one.cache_fields(stage) for one in self.candidates if one.compare
+        }
+        return own | ({"candidates": each} if stage == "compare" and each else {})
+
+
 class LessonConfig(fields.LessonFields, DeployConfig):
     """A lesson about an experiment."""
 
 
 LoadConfig = OfflineConfig | OnlineConfig
-CompareConfig = TuneConfig | LessonConfig  # of stages that compare configurations
+ServedConfig = TuneConfig | LessonConfig | CompareConfig  # of stages that compare servers
 
 
 class ReportConfig(fields.ReportFields, StageConfig):
     """The report of a model."""
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """What a stage reads and writes."""
 
     config: type[StageConfig]
@@ -148,6 +160,7 @@ class Stage:
     of_model: bool = False  # whether it runs once per model, and not per experiment
 
 
+LESSONS: tuple[str, ...] = get_args(fields.Lesson)
 # In the order in which they run.
 STAGE = {
     "export": Stage(ExportConfig, makes_artifact=True),
@@ -155,25 +168,18 @@ STAGE = {
     "deploy": Stage(DeployConfig, "convert", makes_artifact=True),
     "perf_offline": Stage(OfflineConfig, "deploy"),
     "perf_online": Stage(OnlineConfig, "deploy"),
+    "compare": Stage(CompareConfig, of_model=True),
     "report": Stage(ReportConfig, of_model=True),
     "tune": Stage(TuneConfig, "deploy", is_optional=True),
-    "dynamic_batching": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
-    "instances": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
-    "precision": Stage(LessonConfig, "deploy", is_optional=True, of_model=True),
+    **dict.fromkeys(LESSONS, Stage(LessonConfig, "deploy", is_optional=True, of_model=True)),
 }
 STAGES = tuple(name for name, stage in STAGE.items() if not stage.is_optional)
-LESSONS = tuple(name for name, stage in STAGE.items() if stage.config is LessonConfig)
 
 
 def stages(model: str) -> tuple[str, ...]:
-    """Return the stages of a model, without lessons.
-
-    A model of an existing repository has no export, no conversion and no tuning.
-    """
-    names = [name for name in STAGE if name not in LESSONS]
-    if models.get(model).BACKEND:
-        names = [name for name in names if name not in ("export", "convert", "tune")]
-    return tuple(names)
+    """Return the stages of a model, without lessons; fewer if it is of an existing repository."""
+    without = ("export", "convert", "compare", "tune") if models.get(model).BACKEND else ()
+    return tuple(name for name in STAGE if name not in (*LESSONS, *without))
 
 
 def needed(model: str, stage: str) -> str:
@@ -183,24 +189,17 @@ def needed(model: str, stage: str) -> str:
 
 
 def fields_for(stage: str, format_name: str) -> set[str]:
-    """Return the fields that `stage` ("data" for the data set) reads.
-
-    A conversion also reads the fields that its format is built for: a changed `max_batch_size`
-    rebuilds an engine, but not an ONNX file.
-    """
+    """Return the fields that `stage` ("data" for the data set) reads; see `formats.built_for`."""
     schema = fields.DataFields if stage == "data" else STAGE[stage].config
     built = formats.built_for(format_name) if stage == "convert" else ()
-    return {*schema.model_fields, *built} - set(StageConfig.model_fields)
+    return {*schema.model_fields, *built} - {*StageConfig.model_fields, "candidates"}
 
 
 def results_folder(config: StageConfig) -> Path:
-    """Return the folder of the experiment's results.
-
-    Reports, and lessons for the model's first experiment, are in the model's folder, unless they
-    have overrides.
-    """
+    """Return the folder of the results: the experiment's, or for results on a model the model's."""
     base = outputs() / config.target / config.model
-    if not config.overrides and config.stage == "report":
+    of_all = config.stage == "report" or bool(getattr(config, "candidates", ()))
+    if of_all and not config.overrides:
         return base
     if config.stage in LESSONS and config.experiment == config.experiments[0]:
         return base / LESSONS_FOLDER
@@ -219,10 +218,7 @@ def notebook_file(model: str, stage: str) -> Path:
 
 
 def changed(config: C, changes: Mapping[str, Value], source: str = "") -> C:
-    """Return the configuration with other fields.
-
-    A `ParameterError` begins with `source`, by default the experiment.
-    """
+    """Return it with other fields; a `ParameterError` begins with `source` or the experiment."""
     values = {name: getattr(config, name) for name in type(config).model_fields} | dict(changes)
     source = source or f"{config.model} {config.experiment}"
     return validated(type(config), values, source, config.model)

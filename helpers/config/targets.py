@@ -1,8 +1,8 @@
 """Write a parameter file for a GPU from the file of the most similar known GPU."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -12,8 +12,7 @@ from helpers.errors import ParameterError
 from helpers.store import display_path, write_atomic
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A GPU as its driver describes it; of a known one `name` is that of its parameter file."""
 
     name: str
@@ -31,9 +30,7 @@ KNOWN = (  # within an architecture by increasing memory
     Gpu("NVIDIA-H100", HOPPER, 80),
     Gpu("NVIDIA-H200", HOPPER, 140),
 )
-SHARE = (
-    0.9  # the part of a known GPU's memory that suffices: ECC and drivers reserve different parts
-)
+SHARE = 0.9  # of a known GPU's memory, which suffices: ECC and drivers reserve different parts
 
 
 def nearest(gpu: Gpu) -> Gpu:
@@ -42,28 +39,25 @@ def nearest(gpu: Gpu) -> Gpu:
     It has the same architecture, else the next newer one, whose releases support older GPUs too,
     else the newest. Of these it is the largest with no more memory than `gpu`, else the smallest.
     """
-    newer = [
-        candidate.architecture for candidate in KNOWN if candidate.architecture >= gpu.architecture
-    ]
-    architecture = min(newer, default=max(candidate.architecture for candidate in KNOWN))
+    known = {candidate.architecture for candidate in KNOWN}
+    architecture = min((a for a in known if a >= gpu.architecture), default=max(known))
     alike = [candidate for candidate in KNOWN if candidate.architecture == architecture]
     fitting = [candidate for candidate in alike if candidate.memory_gib * SHARE <= gpu.memory_gib]
     return fitting[-1] if fitting else alike[0]
 
 
 def write_new(name: str, gpu: Gpu) -> Path:
-    """Write the parameter file `name`, by default named after the GPU, for a GPU.
+    """Copy the most similar GPU's parameter file to `name`, by default that of the GPU.
 
-    It is a copy of the most similar GPU's file with another `gpu`. No file is overwritten. Raises
-    `ParameterError` for an invalid or existing name.
+    Raises `ParameterError` for an invalid or existing name.
     """
     stem = name.removesuffix(".yaml") or "-".join(re.findall(r"[A-Za-z0-9._]+", gpu.name))
     if not NAME.fullmatch(stem):
         raise ParameterError(f"Invalid NAME '{name}'. Use letters, digits, '.', '_' and '-'.")
     path = loading.FILES / f"{stem}.yaml"
     if path.exists():
-        taken = display_path(path)
-        raise ParameterError(f"{taken} already exists. Choose another NAME than {stem}.")
+        found = f"{display_path(path)} already exists."
+        raise ParameterError(f"{found} Choose another NAME than {stem}.")
     source = loading.FILES / f"{nearest(gpu).name}.yaml"
     loading.read_file(source)
     # the notebooks find a file by its GPU, so no two files may have the same

@@ -1,7 +1,6 @@
 """Read an untrusted YAML file: return plain data, or raise an error of one line.
 
-PyYAML silently takes the last of two equal keys, recurses once per level, and does not limit
-aliases. So this module checks events and nodes before it makes data of them.
+PyYAML silently takes the last of two equal keys, recurses once per level and limits no aliases.
 """
 
 from pathlib import Path
@@ -44,11 +43,7 @@ def load(path: Path) -> object:
 
 
 def _check_events(text: str) -> None:
-    """Raise `ParameterError` for too many levels and for tags.
-
-    The parser reads nodes by recursion, which many levels would end, and events without it. A node
-    does not show whether its type comes from a tag.
-    """
+    """Raise `ParameterError` for too many levels, and for tags, which a node does not show."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)

@@ -1,41 +1,22 @@
-from .figures import (
-    COLOURS,
-    GREY,
-    INK,
-    WIDTH,
-    canvas,
-    legend_below,
-    mark_decades,
-    number,
-    paired_bars,
-    picture,
-    show,
-    subplots,
-)
-from .progress import Lines, Progress, lines_or_live
-from .tables import ABSENT, Table, digits, display, pretty, short, table
-
-__all__ = [
-    "ABSENT",
-    "COLOURS",
-    "GREY",
-    "INK",
-    "WIDTH",
-    "Lines",
-    "Progress",
-    "Table",
-    "canvas",
-    "digits",
-    "display",
-    "legend_below",
-    "lines_or_live",
-    "mark_decades",
-    "number",
-    "paired_bars",
-    "picture",
-    "pretty",
-    "short",
-    "show",
-    "subplots",
-    "table",
-]
+from .figures import COLOURS as COLOURS
+from .figures import GREY as GREY
+from .figures import INK as INK
+from .figures import WIDTH as WIDTH
+from .figures import canvas as canvas
+from .figures import legend_below as legend_below
+from .figures import mark_decades as mark_decades
+from .figures import number as number
+from .figures import paired_bars as paired_bars
+from .figures import picture as picture
+from .figures import show as show
+from .figures import subplots as subplots
+from .progress import Lines as Lines
+from .progress import Progress as Progress
+from .progress import lines_or_live as lines_or_live
+from .tables import ABSENT as ABSENT
+from .tables import Table as Table
+from .tables import digits as digits
+from .tables import display as display
+from .tables import pretty as pretty
+from .tables import short as short
+from .tables import table as table

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -67,10 +67,7 @@ def _white(height: float, count: int, across: int = 2) -> tuple["Figure", "list[
 def paired_bars(
     axes: "Axes", pairs: Mapping[str, "NDArray[np.float64]"], *, across: bool = False
 ) -> None:
-    """Draw two named series of bars next to each other, at the positions 1, 2 and so on.
-
-    The bars are vertical, or horizontal if `across`; hatches distinguish them without colour.
-    """
+    """Draw two named series of bars side by side at 1, 2 and so on, horizontal if `across`."""
     draw = axes.barh if across else axes.bar
     looks = ((-0.2, COLOURS[0], ""), (0.2, COLOURS[1], "///"))
     for (label, values), (offset, colour, hatch) in zip(pairs.items(), looks, strict=True):
@@ -79,10 +76,11 @@ def paired_bars(
     axes.grid(visible=False, axis="y" if across else "x")
 
 
-def legend_below(figure: "Figure", axes: "Axes") -> None:
+def legend_below(figure: "Figure", axes: "Axes", fontsize: float = 10) -> None:
     """Put one legend with the series of `axes` below all subplots."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False)
+    look: dict[str, Any] = {"ncols": len(labels), "frameon": False, "fontsize": fontsize}
+    figure.legend(handles, labels, loc="outside lower left", **look)
 
 
 def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
@@ -102,10 +100,7 @@ def picture(figure: "Figure", text: str, *, is_photo: bool = True) -> "Image":
 
 
 def show(figure: "Figure", sentence: str, data: "DataFrame", path: Path) -> None:
-    """Display `figure`, its caption, and a link to `data`, written to `path`.
-
-    The link is relative to the folder of `path`, which is the page's.
-    """
+    """Display `figure`, its caption and a link to `data`, written to `path` next to the page."""
     from IPython.display import HTML
 
     write_atomic(path, data.to_csv(index=False))

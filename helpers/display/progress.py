@@ -36,10 +36,8 @@ class Lines:
     """Prints each line when it comes: for pipes, files and captured output."""
 
     def __call__(self, line: str) -> None:
-        """Print a line at once.
-
-        If the reader has closed the pipe (`| head`), end the process quietly. If nothing can be
-        written (a closed terminal, a full disk), print nothing more.
+        """Print a line at once. If the reader has closed the pipe (`| head`), end the process
+        quietly. If nothing can be written (a closed terminal, a full disk), print nothing more.
         """
         try:
             self._print(line)
@@ -78,16 +76,14 @@ class Lines:
 
 
 class LiveView(Lines):
-    """Shows the progress of a run in a terminal, below the lines.
-
-    It shows the running stages, the last output of their notebooks, and waiting jobs.
-    """
+    """Shows running stages, the last output of their notebooks and waiting jobs below the lines."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
-        self._run = _Share(0.0)
+        # seconds: expected of the run; expected and actual ones of its finished stages
+        self._expected = self._done = self._took = 0.0
         self._stages: dict[str, _Stage] = {}  # by target and job
         self._queued: dict[str, str] = {}
 
@@ -108,7 +104,7 @@ class LiveView(Lines):
     def run(self, seconds: float) -> Iterator[None]:
         from rich.live import Live
 
-        self._run = _Share(seconds)
+        self._expected, self._done, self._took = seconds, 0.0, 0.0
         # one picture a second: a server may be measured on the same cores
         with Live(
             console=self._console,
@@ -126,8 +122,8 @@ class LiveView(Lines):
         try:
             yield
         finally:
-            self._run.done += seconds
-            self._run.took += stage.spent
+            self._done += seconds
+            self._took += stage.spent
             del self._stages[job]
 
     def _picture(self) -> "Group":
@@ -136,16 +132,17 @@ class LiveView(Lines):
         from rich.table import Table
         from rich.text import Text
 
-        run, stages = self._run, [*self._stages.values()]  # at once: another thread changes them
-        running = sum(min(stage.spent / run.slowdown, stage.seconds) for stage in stages)
-        done = min(run.done + running, run.seconds)
-        left = _clock((run.seconds - done) * run.slowdown / max(len(stages), 1))
-        share = f"{done / max(run.seconds, 1):.0%}"
+        stages = [*self._stages.values()]  # at once: another thread changes them
+        slowdown = self._took / self._done if self._done >= TELLING_SECONDS else 1.0
+        running = sum(min(stage.spent / slowdown, stage.seconds) for stage in stages)
+        done = min(self._done + running, self._expected)
+        left = _clock((self._expected - done) * slowdown / max(len(stages), 1))
+        share = f"{done / max(self._expected, 1):.0%}"
         bars = Table.grid(padding=(0, 1))
-        bars.add_row("run", ProgressBar(run.seconds, done, 20), f"{share}, about {left} left")
+        bars.add_row("run", ProgressBar(self._expected, done, 20), f"{share}, about {left} left")
         shown: list[str] = []
         for stage in stages:
-            expected = stage.seconds * run.slowdown
+            expected = stage.seconds * slowdown
             times = f"{_clock(stage.spent)} of about {_clock(expected)}"
             bars.add_row("stage", ProgressBar(expected, stage.spent, 20), times)
             shown += [stage.name, *[*stage.tail][-TAIL_LINES // len(stages) :]]
@@ -154,31 +151,17 @@ class LiveView(Lines):
         return Group(bars, *lines)
 
 
-class _Share:
-    """The expected seconds of work, and those of its finished parts."""
+class _Stage:
+    """A running stage."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds  # expected
-        self.done = self.took = 0.0  # expected and actual seconds of finished parts
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name, self.seconds = name, seconds  # expected
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last output of its notebook
         self._started = time.monotonic()
 
     @property
     def spent(self) -> float:
         return time.monotonic() - self._started
-
-    @property
-    def slowdown(self) -> float:
-        """Return actual per expected seconds of finished parts; 1 before `TELLING_SECONDS`."""
-        return self.took / self.done if self.done >= TELLING_SECONDS else 1.0
-
-
-class _Stage(_Share):
-    """A running stage."""
-
-    def __init__(self, name: str, seconds: float) -> None:
-        super().__init__(seconds)
-        self.name = name
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last output of its notebook
 
 
 def _clock(seconds: float) -> str:

@@ -5,11 +5,12 @@ its tables are larger, and take a hundred times as long for 240 rows.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import floor, log10
-from typing import TYPE_CHECKING
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -25,9 +26,7 @@ NAMES = {
     "p99_sent_ms": "p99 since sent (ms)",
     "send_delay_p99_ms": "p99 send delay (ms)",
     "gflops": "GFLOP/s",
-    "intensity": "FLOP/byte",
     "roofline_share": "share of roofline",
-    "littles_law": "Little's law",
     "framework": "reference",
     "bound": "required",
     "max_bound": "max tolerance",
@@ -35,25 +34,24 @@ NAMES = {
     "default_share": "default vectors",
     "background_cpu_cores": "CPU cores used by others",
     "distinct_rows": "different samples",
-    "sha256": "SHA-256",
-    "cuda_graph": "CUDA graph",
 }
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "seconds": "s", "mb": "MB", "gb": "GB"}
 UNITS |= {"bytes": "bytes", "percent": "%", "mhz": "MHz", "w": "W", "c": "°C"}
-FORMATS = {"margin_of_error": ".1%", "littles_law": ".3f"}
-SHARES = ("client_overhead", "gpu_utilisation", "gpu_utilisation_max", "roofline_share")
-FORMATS |= dict.fromkeys(SHARES, ".0%") | {"share": ".1%"}
+FORMATS = {"margin_of_error": ".1%", "share": ".1%"}
+FORMATS |= {"client_overhead": ".0%", "roofline_share": ".0%"}
 FORMATS |= dict.fromkeys(("framework", "served", "bound"), ".4f")  # a metric: 0.9997 is not 1.000
 FORMATS |= dict.fromkeys(("max_difference", "mean_difference", "max_bound", "mean_bound"), ".1e")
 JUDGED = ("quality", "result")  # columns of badges, with the reason below each badge
 # Badges have their own background, so that they can be read in a light and in a dark theme.
-BADGES = dict.fromkeys(("passed", "stable", "consistent"), "background:#dcf2e2;color:#14532d")
-BADGES |= dict.fromkeys(("failed", "differ"), "background:#fbdcd9;color:#7f1d1d")
-BADGES |= dict.fromkeys(
-    ("imprecise", "noisy", "too few requests", "client-bound", "saturated", "unstable"),
-    "background:#fdecc8;color:#6b4000",
-)
+GREEN, RED = "background:#dcf2e2;color:#14532d", "background:#fbdcd9;color:#7f1d1d"
+AMBER = "background:#fdecc8;color:#6b4000"
+BADGES = dict.fromkeys(("passed", "stable", "equivalent", "faster"), GREEN)
+BADGES |= dict.fromkeys(("failed", "differ", "slower", "changed"), RED)
+BADGES |= dict.fromkeys(("imprecise", "noisy", "too few requests", "client-bound"), AMBER)
+BADGES |= dict.fromkeys(("saturated", "not decided", "unstable"), AMBER)
 ABSENT = "–"
+BELOW = "display:inline-block;min-width:12em;max-width:24em"  # a badge
+INTERVAL = "95% CI"
 NAME = "Table"  # if it has no caption
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
@@ -92,10 +90,12 @@ def table(
     """Show rows as a table, or one mapping as keys and values.
 
     `formats` maps a column to a format specification such as '.2e'. A column `quality` or `result`
-    becomes a badge with the row's `reason` below it. Everything is escaped.
+    becomes a badge with the row's `reason` below it, a column "..., 95% CI" stands below the number
+    before it, and what is the same in all rows in the caption. Everything is escaped.
     """
     formats = {**FORMATS, **(formats or {})}
-    head = f"<caption{LEFT}>{escape(caption)}</caption>" if caption else ""
+    heading = [escape(caption)] if caption else []
+    titles = ""
     if isinstance(data, Mapping):
         rows = [
             f'<th scope="row" title="{escape(str(key))}"{SHORT}>{escape(pretty(str(key)))}</th>'
@@ -103,9 +103,13 @@ def table(
             for key, value in data.items()
         ]
     else:
-        titles, *cells = list(zip(*_columns(data, formats), strict=True)) or [()]
-        head += f"<thead><tr>{''.join(titles)}</tr></thead>"
-        rows = ["".join(row) for row in cells]
+        columns, same = _said_once([*_columns(data, formats)])
+        heading += [f'<span style="font-weight:400">{same}</span>'] if same else []
+        titles = "".join(f'<th scope="col"{each.heading}>{each.title}</th>' for each in columns)
+        cells = [[f"<td{each.style}>{text}</td>" for text in each.texts] for each in columns]
+        rows = ["".join(row) for row in zip(*cells, strict=True)]
+    head = f"<caption{LEFT}>{'<br>'.join(heading)}</caption>" if heading else ""
+    head += f"<thead><tr>{titles}</tr></thead>" if titles else ""
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     # a box that scrolls can be reached and is named, for those who use a keyboard
     label = escape(caption or NAME)
@@ -132,10 +136,42 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+class Column(NamedTuple):
+    """A column of a table as HTML."""
+
+    title: str
+    style: str  # of its cells
+    heading: str  # and of its header, which may wrap
+    texts: Sequence[str]
+
+
+def _said_once(columns: Sequence[Column]) -> tuple[Sequence[Column], str]:
+    """Return the columns that differ between rows, each 95% CI below its number, and a text on the
+    others. If no column differs, as in a single row, all are kept.
+    """
+    differs = [len(set(column.texts)) > 1 for column in columns]
+    if not any(differs):
+        return columns, ""
+    kept: list[Column] = []
+    same, empty = [], []
+    for index, (title, *_, texts) in enumerate(columns):
+        if not differs[index]:
+            same += [f"{title}: {texts[0].replace('<br>', ' ')}"] if texts[0] != ABSENT else []
+            empty += [title] if texts[0] == ABSENT else []
+        elif title.endswith(INTERVAL) and index and differs[index - 1]:
+            above = kept.pop()
+            small = ["" if text == ABSENT else f"<br><small>{text}</small>" for text in texts]
+            title = f"{above.title}<br><small>{INTERVAL}</small>"
+            kept.append(above._replace(title=title, texts=[*map(add, above.texts, small)]))
+        else:
+            kept.append(columns[index])
+    parts = {"The same in all rows": same, "Empty in all rows": empty}
+    return kept, " ".join(f"{name}: {'; '.join(them)}." for name, them in parts.items() if them)
+
+
 def _columns(
     data: "DataFrame | Iterable[Mapping[str, object]]", formats: Mapping[str, str]
-) -> Iterable[list[str]]:
-    """Yield the cells of each column, the header first."""
+) -> Iterable[Column]:
     from pandas import DataFrame
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -146,13 +182,14 @@ def _columns(
         is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
         spec = formats.get(str(name)) or (_spec(values) if is_number else None)
         texts = [escape(_text(value, spec)) for value in values]
-        is_short = max(map(len, texts), default=0) <= 24
-        style = ' class="number"' if is_number else SHORT if is_short else WRAPPED
+        longest = max(map(len, texts), default=0)
+        style = SHORT if longest <= 16 else LEFT if longest <= 24 else WRAPPED
+        style = ' class="number"' if is_number else style
         if name in JUDGED:
             reasons = frame["reason"] if "reason" in frame else [None] * len(frame)
             texts, style = list(map(_badge, values, reasons)), LEFT
-        header = f'<th scope="col"{style}>{escape(pretty(str(name)))}</th>'
-        yield [header, *(f"<td{style}>{text}</td>" for text in texts)]
+        heading = LEFT if style == SHORT else style
+        yield Column(escape(pretty(str(name))), style, heading, texts)
 
 
 def _spec(values: "Series[float]") -> str:
@@ -188,5 +225,5 @@ def _badge(quality: object, reason: object) -> str:
     word, why = escape(_text(quality)), _text(reason)
     look = f"{BADGES.get(word, '')};padding:.1em .6em;border-radius:1em;white-space:nowrap"
     text = f'<span class="quality quality-{word.replace(" ", "-")}" style="{look}">{word}</span>'
-    small = f'<small style="display:inline-block;min-width:12em">{escape(why)}</small>'
+    small = f'<small style="{BELOW}">{escape(why)}</small>'
     return text if why == ABSENT else f"{text}<br>{small}"

@@ -7,7 +7,11 @@ The file that defines `load` is copied into model repositories as `runtime.py` a
 without this package, so it imports `helpers` below `TYPE_CHECKING` only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -85,10 +89,7 @@ class Build:
     capture_cuda_graph: bool = False
     samples: int = 0  # in `inputs`, where they are flat; 0: as many as an input is long
     calibration: Sequence[Arrays] = ()  # int8: batches of training samples, as `inputs` are
-    tolerances: tuple[float, float] = (
-        inf,
-        inf,
-    )  # int8: the largest max and mean error, in deviations
+    tolerances: tuple[float, float] = (inf, inf)  # int8: largest max and mean error, in deviations
     calls: list[str] = field(default_factory=list)  # of the tools, as one would type them
     # Runs a command in the server's image: takes a folder, then the command's first word and names
     # of files in that folder. None: the artifact is made in this process.
@@ -153,14 +154,12 @@ def get(name: str) -> Format:
     if name not in names():
         raise ParameterError(f"Unknown format '{name}'. Known formats: {', '.join(names())}.")
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    fields = Format.__dataclass_fields__
-    return Format(**{key: getattr(module, key) for key in fields if hasattr(module, key)})
+    fields = Format.__dataclass_fields__.keys()
+    return Format(**{key: getattr(module, key) for key in fields & vars(module).keys()})
 
 
 def most_precisions(source: str, device: str) -> str:
-    """Return the format with the most precisions on a device, of `source` and those that are made
-    from it.
-    """
+    """Return the format with the most precisions on a device: `source` or one made from it."""
     candidates = [name for name in names() if source in (name, *get(name).SOURCES)]
     return max(candidates, key=lambda name: len(get(name).PRECISIONS.get(device, ())))
 
@@ -175,13 +174,14 @@ def missing(name: str, device: str) -> str:
     for runtime in get(name).RUNTIME:
         if find_spec(runtime) is None:
             return f"{name} needs {runtime}, which is not installed"
+        if device != "gpu":
+            continue
         wheel = _GPU_WHEELS.get(runtime, runtime)
-        installed = installed_version(wheel)
-        if device == "gpu" and not installed:
+        if not (installed := installed_version(wheel)):
             return f"{name} on a gpu needs {wheel}, which is not installed"
-        if device == "gpu" and installed.endswith("+cpu"):
+        if installed.endswith("+cpu"):
             return f"{name} on a gpu needs {wheel} with CUDA, but {installed} is installed"
-        if device == "gpu" and runtime == "onnxruntime" and installed_version(runtime):
+        if runtime == "onnxruntime" and installed_version(runtime):
             return f"{name} on a gpu needs {wheel} without {runtime}, which has the same files"
     return ""
 
@@ -198,3 +198,17 @@ def installed_version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+@contextmanager
+def silent_stderr() -> Iterator[None]:
+    """Suppress what C++ code prints at every log level: of TensorFlow, and of runtimes."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as sink:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

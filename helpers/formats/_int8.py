@@ -78,6 +78,13 @@ def quantise_onnx(
         exact = onnx.load(folded)
         has_convolutions = bool(CONVOLUTIONS & {node.op_type for node in exact.graph.node})
         ranges = [False] if symmetric else _ranges(tolerances)  # on a GPU nothing overflows
+        samples = calibration[:: ceil(len(calibration) / CHECKED)]
+        expected = [] if tolerances == UNLIMITED else _outputs(exact, samples)
+
+        def used(graph: "onnx.ModelProto") -> float:
+            outputs = zip(_outputs(graph, samples), expected, strict=True)
+            return _tolerance_usage_of(outputs, tolerances)
+
         for reduced in ranges:
             options = {
                 "op_types_to_quantize": None if has_convolutions else PRODUCTS,
@@ -98,53 +105,32 @@ def quantise_onnx(
             if not has_convolutions:  # other operators take a product's input unrounded
                 others = [node.name for node in exact.graph.node if node.op_type not in PRODUCTS]
                 quantised = _revert_to_fp32(quantised, exact, others)
-            if (
-                reduced == ranges[-1]
-                or _tolerance_usage(tolerances, exact, quantised, calibration) <= 1
-            ):
+            if reduced == ranges[-1] or used(quantised) <= 1:
                 break
         record("onnxruntime.quantization.quantize_static", "source", "target", "samples", **options)
-        if tolerances != UNLIMITED:
-            quantised = _with_accuracy_control(tolerances, exact, quantised, calibration)
+        if tolerances != UNLIMITED and used(quantised) > 1:
+            quantised = _with_accuracy_control(quantised, exact, used)
         onnx.save(quantised, path)
 
 
-def _tolerance_usage(
-    tolerances: tuple[float, float],
-    exact: "onnx.ModelProto",
-    quantised: "onnx.ModelProto",
-    calibration: Sequence[Arrays],
-) -> float:
-    """Return the share of `tolerances` that a graph uses for some of the samples."""
-    samples = calibration[:: ceil(len(calibration) / CHECKED)]
-    pairs = zip(_outputs(quantised, samples), _outputs(exact, samples), strict=True)
-    return _tolerance_usage_of(pairs, tolerances)
-
-
 def _with_accuracy_control(
-    tolerances: tuple[float, float],
-    exact: "onnx.ModelProto",
     quantised: "onnx.ModelProto",
-    calibration: Sequence[Arrays],
+    exact: "onnx.ModelProto",
+    used: "Callable[[onnx.ModelProto], float]",
 ) -> "onnx.ModelProto":
-    """Return `quantised` with the fewest fp32 layers, from `exact`, that keep the outputs of the
-    samples within `tolerances`. The layers that cost most on their own are the first.
+    """Return `quantised` with the fewest fp32 layers, from `exact`, whose outputs are within the
+    tolerances: `used` is at most 1. The layers that cost most on their own are the first.
     """
-    samples = calibration[:: ceil(len(calibration) / CHECKED)]
-    expected = _outputs(exact, samples)
 
-    def used(names: Iterable[str]) -> float:
-        outputs = _outputs(_revert_to_fp32(quantised, exact, names), samples)
-        return _tolerance_usage_of(zip(outputs, expected, strict=True), tolerances)
+    def reverted(names: Iterable[str]) -> "onnx.ModelProto":
+        return _revert_to_fp32(quantised, exact, names)
 
-    if used([]) <= 1:
-        return quantised
     layers = [node.name for node in exact.graph.node if node.op_type in {*PRODUCTS, *CONVOLUTIONS}]
-    costliest = sorted(layers, key=lambda name: used([name]))
+    costliest = sorted(layers, key=lambda name: used(reverted([name])))
     for count in range(1, len(layers)):
-        if used(costliest[:count]) <= 1:
-            return _revert_to_fp32(quantised, exact, costliest[:count])
-    return _revert_to_fp32(quantised, exact, layers)
+        if used(graph := reverted(costliest[:count])) <= 1:
+            return graph
+    return reverted(layers)
 
 
 def _outputs(graph: "onnx.ModelProto", samples: Iterable[Arrays]) -> list[tuple[Array, ...]]:
@@ -169,23 +155,18 @@ def _revert_to_fp32(
     for node in graph.node:
         if node.name in chosen:
             node.input[:] = inputs[node.name]
-    while idle := _unused_nodes(graph):
+    results, idle = {output.name for output in graph.output}, list(graph.node)
+    while idle:
+        read = results.union(*(node.input for node in graph.node))
+        idle = [node for node in graph.node if not read & set(node.output)]
         for node in idle:
             graph.node.remove(node)
     # of biases too, from their int32
-    produced = {name for node in graph.node for name in node.output}
-    read = {name for node in graph.node for name in node.input} - produced
+    read -= {name for node in graph.node for name in node.output}
     stored = {tensor.name: tensor for tensor in (*exact.graph.initializer, *graph.initializer)}
     del graph.initializer[:]
     graph.initializer.extend(tensor for name, tensor in stored.items() if name in read)
     return reverted
-
-
-def _unused_nodes(graph: "onnx.GraphProto") -> "list[onnx.NodeProto]":
-    """List the nodes whose results no other node and no output reads."""
-    read = {name for node in graph.node for name in node.input}
-    read |= {output.name for output in graph.output}
-    return [node for node in graph.node if not read & set(node.output)]
 
 
 def _tolerance_usage_of(items: Iterable[Item], tolerances: tuple[float, float]) -> float:
@@ -195,9 +176,7 @@ def _tolerance_usage_of(items: Iterable[Item], tolerances: tuple[float, float]) 
     """
     batches = list(items)
     outputs = zip(*(expected for _, expected in batches), strict=True)
-    overall = [
-        _deviation(np.concatenate([np.ravel(array) for array in output])) for output in outputs
-    ]
+    overall = [_deviation(np.concatenate([*map(np.ravel, output)])) for output in outputs]
     used = []
     for batch in batches:
         for quantised, reference, fallback in zip(*batch, overall, strict=True):
@@ -228,11 +207,9 @@ def quantise_openvino(
 
     with _quiet():
         import nncf  # type: ignore[import-untyped, unused-ignore]
-        from nncf.quantization.range_estimator import (  # type: ignore[import-untyped, unused-ignore]
-            RangeEstimatorParametersSet,
-        )
+        from nncf.quantization import range_estimator  # type: ignore[import-untyped, unused-ignore]
     exact = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    expected = [tuple(exact(batch).values()) for batch in calibration]
+    items = [(batch, tuple(exact(batch).values())) for batch in calibration]
 
     def measure(compiled: "openvino.CompiledModel", items: Iterable[Sample]) -> tuple[float, None]:
         """Return how much of the tolerances is left, as a metric: 1 is best, below 0 is too far."""
@@ -241,9 +218,9 @@ def quantise_openvino(
 
     kinds = {node.get_type_name() for node in model.get_ops()}
     ignored = [] if CONVOLUTIONS & kinds else sorted(kinds - set(PRODUCTS))
-    items: list[Sample] = list(zip(calibration, expected, strict=True))
     samples = nncf.Dataset(items, lambda item: item[0])
-    reached = RangeEstimatorParametersSet.MINMAX  # not the mean of what each batch reaches
+    # not the mean of what each batch reaches
+    reached = range_estimator.RangeEstimatorParametersSet.MINMAX
     options = {
         "subset_size": len(calibration),
         "preset": nncf.QuantizationPreset.MIXED,  # a zero point for activations of both signs
@@ -264,15 +241,8 @@ def quantise_openvino(
         # rarely needed: this quantises once more, and runs the fp32 graph over all samples
         of = "nncf.quantize_with_accuracy_control"
         record(of, "model", "samples", "samples", "measure", scope, max_drop=1.0, **recorded)
-        return nncf.quantize_with_accuracy_control(
-            model,
-            samples,
-            samples,
-            measure,
-            max_drop=1.0,
-            advanced_quantization_parameters=advanced,
-            **options,
-        )
+        options |= {"advanced_quantization_parameters": advanced, "max_drop": 1.0}
+        return nncf.quantize_with_accuracy_control(model, samples, samples, measure, **options)
 
 
 @contextmanager

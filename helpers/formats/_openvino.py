@@ -35,9 +35,8 @@ load = OpenVinoSession
 
 
 def block_telemetry() -> None:
-    """Keep OpenVINO and NNCF from reporting their use over the network. They do so when they are
-    imported, unless their package `openvino_telemetry` cannot be imported.
-    """
+    """Keep OpenVINO and NNCF from reporting their use over the network when they are imported."""
+    # they report nothing if this package of theirs cannot be imported
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
@@ -57,22 +56,17 @@ def _compiled(path: Path, threads: int, **more: bool) -> openvino.CompiledModel:
 
 
 def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
-    """Return the operators' times from the execution graph after some runs.
-
-    Its times are means of all runs so far, so the slow first run is subtracted.
-    """
+    """Return the operators' mean times in some runs, without the slow first one."""
     compiled = _compiled(path, threads, PERF_COUNT=True)
     request = compiled.create_infer_request()
 
     def executed() -> dict[str, dict[str, str]]:
-        nodes = compiled.get_runtime_model().get_ordered_ops()
-        infos = {
-            node.get_friendly_name(): {
-                name: value.astype(str) for name, value in node.get_rt_info().items()
-            }
-            for node in nodes
-        }
-        return {name: info for name, info in infos.items() if info[_MICROSECONDS].isdigit()}
+        infos = {}
+        for node in compiled.get_runtime_model().get_ordered_ops():
+            info = {name: value.astype(str) for name, value in node.get_rt_info().items()}
+            if info[_MICROSECONDS].isdigit():
+                infos[node.get_friendly_name()] = info
+        return infos
 
     request.infer(inputs)
     first = executed()
@@ -81,7 +75,7 @@ def profile(path: Path, threads: int, inputs: Arrays) -> list[OperatorTime]:
     times: list[OperatorTime] = []
     for name, info in executed().items():
         kind, kernel, precision = (info[field] for field in _FIELDS)
-        total = int(info[_MICROSECONDS]) * (_RUNS + 1)
+        total = int(info[_MICROSECONDS]) * (_RUNS + 1)  # it is the mean of all runs so far
         once = int(first[name][_MICROSECONDS]) if name in first else 0
         ms = max(0.0, (total - once) / _RUNS / 1000)
         precision = _NAMES.get(precision, precision)

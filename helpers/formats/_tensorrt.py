@@ -122,12 +122,8 @@ def _build_engine(request: Request, folder: Path) -> None:
     (folder / request["target"]).write_bytes(bytes(plan))
     if cache:
         timings.write_bytes(bytes(cache.serialize()))
-    metadata = {
-        "precision": request["precision"],
-        "profile": request["profile"],
-        "cuda_graphs": request["cuda_graphs"],
-        "tensorrt": trt.__version__,
-    }
+    settings = {name: request[name] for name in ("precision", "profile", "cuda_graphs")}
+    metadata = {**settings, "tensorrt": trt.__version__}
     (folder / FACTS).write_text(json.dumps(metadata, indent=1) + "\n")
 
 
@@ -227,9 +223,7 @@ class TensorRtSession:
         return {name: tensor.cpu().numpy() for name, tensor in self.run_on_device(inputs).items()}
 
     def run_on_device(self, inputs: Mapping[str, Array | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run as `run` does, but inputs may be on the GPU, and outputs stay there until the next
-        call.
-        """
+        """Run on inputs that may be on the GPU; outputs stay there until the next call."""
         torch = self._torch
         size = len(inputs[self._inputs[0]])
         self._stream.wait_stream(torch.cuda.current_stream())  # where the inputs may be made

@@ -6,19 +6,17 @@ opset, or if the network has a recurrent layer. tf2onnx converts a SavedModel.
 
 import logging
 import os
-import sys
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from helpers.formats import Build, GraphFacts, Source, _int8, _onnx
+from helpers.formats import Build, GraphFacts, Source, _int8, _onnx, silent_stderr
 
 if TYPE_CHECKING:
     import onnx
@@ -52,7 +50,7 @@ def make(source: Source, path: Path, build: Build) -> None:
     elif type(source).__name__ == "ModelProto":
         _save(cast("onnx.ModelProto", source), path, build)
     elif isinstance(source, Path):
-        with _silent_stderr():
+        with silent_stderr():
             _convert(source, path, build)
     else:
         _export(source, path, build)
@@ -150,20 +148,6 @@ def _halve_outputs(path: Path) -> None:
         types[name].elem_type = half
     if fp32:
         onnx.save(model, path)
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Suppress what TensorFlow's C++ code prints at every log level."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as sink:
-        os.dup2(sink.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
 
 
 def _convert(source: Path, path: Path, build: Build) -> None:

@@ -95,9 +95,7 @@ def _kinds(nodes: Iterable[NodeDef], functions: Mapping[str, Iterable[NodeDef]])
 
 
 def _tensorflow_alone() -> ModuleType:
-    """Import TensorFlow without Keras, which takes a third of the time and which no function of a
-    SavedModel needs; it can be imported later.
-    """
+    """Import TensorFlow without Keras: a third of the time, and no SavedModel needs it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     blocked = {"keras"} - set(sys.modules)
     sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]
@@ -161,23 +159,17 @@ def _save_frozen(
             weights[node.name] = tensor.tensor_content
             tensor.ClearField("tensor_content")
     fed = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
-    names = sorted(build.outputs)  # in which order a function flattens its dict
-    v1 = tf.compat.v1
+    # a function flattens its dict in the order of the names
+    results = zip(sorted(build.outputs), signature.outputs, strict=True)
+    v1, tags = tf.compat.v1, [tf.saved_model.SERVING]
     with tf.Graph().as_default() as graph, v1.Session() as session:
         tf.import_graph_def(frozen, name="")
         inputs = {t.op.name: graph.get_tensor_by_name(t.name) for t in fed}
-        outputs = {
-            name: graph.get_tensor_by_name(t.name)
-            for name, t in zip(names, signature.outputs, strict=True)
-        }
+        outputs = {name: graph.get_tensor_by_name(t.name) for name, t in results}
+        signatures = {SIGNATURE: v1.saved_model.predict_signature_def(inputs, outputs)}
         builder = v1.saved_model.Builder(str(path))
-        builder.add_meta_graph_and_variables(
-            session,
-            [v1.saved_model.tag_constants.SERVING],
-            {SIGNATURE: v1.saved_model.predict_signature_def(inputs, outputs)},
-            strip_default_attrs=True,
-        )
-        arguments = f"['{v1.saved_model.tag_constants.SERVING}']", f"{{'{SIGNATURE}': signature}}"
+        builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True)
+        arguments = f"{tags}", f"{{'{SIGNATURE}': signature}}"
         build.record("builder.add_meta_graph_and_variables", "session", *arguments)
         file = Path(os.fsdecode(builder.save()))
     saved = SavedModel.FromString(file.read_bytes())

@@ -58,9 +58,8 @@ class TorchScriptSession:
         import torch
 
         with torch.inference_mode():
-            results = self._module(
-                *(torch.as_tensor(inputs[name], device=self._device) for name in self._inputs)
-            )
+            tensors = [torch.as_tensor(inputs[name], device=self._device) for name in self._inputs]
+            results = self._module(*tensors)
         results = results if isinstance(results, tuple) else (results,)
         return dict(zip(self._outputs, results, strict=True))
 
@@ -69,9 +68,7 @@ load = TorchScriptSession
 
 
 def describe(path: Path) -> GraphFacts:
-    """Count the operators of a module. Of TorchScript's own, `prim`, these are branches and loops;
-    the others make lists and constants.
-    """
+    """Count the operators of a module, without the `prim` ones that make lists and constants."""
     import torch
 
     with warnings.catch_warnings():

@@ -1,6 +1,4 @@
-"""The embedding cache: a part of one table's rows in a set-associative array with LRU
-eviction. Like all modules of this package it imports nothing else of `helpers`.
-"""
+"""The embedding cache: some of a table's rows in a set-associative array with LRU eviction."""
 
 from __future__ import annotations
 
@@ -10,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
-    Places = NDArray[np.int64]
+    from .files import Keys, Places, Vectors
 
 WAYS = 8  # rows of a set; its keys fill one line of a processor's cache
-SHIFT = 3
 NEVER = -1  # the stamp of an empty row
 
 
@@ -52,15 +45,12 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that it takes in memory."""
         arrays = (self._keys, self._stamps, self._vectors, self._first)
         return sum(array.nbytes for array in arrays)
 
     def fetch(self, keys: Keys, out: Vectors) -> tuple[Places, int]:
-        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width].
-
-        Rows of missing keys are undefined. Return the indices of the missing keys, and the number
-        of different keys that are present.
+        """Copy the rows of `keys` [n], which may repeat, to `out` [n, width]; those of missing keys
+        are undefined. Return the indices of missing keys, and the number of different present ones.
         """
         with self._lock:
             places, rows = self._find(keys)
@@ -92,7 +82,6 @@ class Cache:
             return self._insert(keys[missing], vectors[missing])
 
     def keys(self) -> Keys:
-        """Return all keys."""
         with self._lock:
             held: Keys = self._keys.T.reshape(-1)[self._stamps != NEVER]
             return held
@@ -102,7 +91,7 @@ class Cache:
         sets: Any = self._set_of(keys)
         same = np.take(self._keys, sets, axis=0, mode="clip") == keys[:, None]
         hits = np.flatnonzero(same)  # a key is in one row at most
-        places = hits >> SHIFT
+        places = hits // WAYS
         if len(places) < len(keys):
             sets = sets[places]
         return places, (hits & (WAYS - 1)) * self._sets + sets
@@ -119,9 +108,7 @@ class Cache:
     def _others(places: Places, count: int) -> Places:
         if len(places) == count:
             return places[:0]
-        absent = np.ones(count, bool)
-        absent[places] = False
-        return np.flatnonzero(absent)
+        return np.delete(np.arange(count), places)
 
     def _insert(self, keys: Keys, vectors: Vectors) -> int:
         sets = self._set_of(keys)

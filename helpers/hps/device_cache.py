@@ -10,11 +10,7 @@ import numpy as np
 from .cache import NEVER, WAYS, Cache, number_of_sets
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
-    Places = NDArray[np.int64]
+    from .files import Keys, Places, Vectors
 
 
 class DeviceCache(Cache):
@@ -28,16 +24,14 @@ class DeviceCache(Cache):
 
         self._torch, self._device = torch, device
         self._sets = number_of_sets(rows)
-        options: Any = {"device": device}
-        self._keys = torch.zeros((self._sets, WAYS), dtype=torch.int64, **options)
-        self._stamps = torch.full((self._sets, WAYS), NEVER, dtype=torch.int64, **options)
-        self._vectors = torch.zeros((self._sets * WAYS, width), **options)
+        self._keys = torch.zeros((self._sets, WAYS), dtype=torch.int64, device=device)
+        self._stamps = torch.full_like(self._keys, NEVER)
+        self._vectors = torch.zeros((self._sets * WAYS, width), device=device)
         self._tick = 0
         self._lock = Lock()
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that it takes in the device's memory."""
         return sum(tensor.nbytes for tensor in (self._keys, self._stamps, self._vectors))
 
     def fetch(self, keys: Keys, out: Any) -> tuple[Places, int]:
@@ -54,7 +48,6 @@ class DeviceCache(Cache):
         return self._others(places, len(keys)), different
 
     def keys(self) -> Keys:
-        """Return all keys."""
         with self._lock:
             held: Keys = self._keys[self._stamps != NEVER].cpu().numpy()
             return held

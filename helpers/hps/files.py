@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Keys = NDArray[np.int64]
     Vectors = NDArray[np.float32]
+    Places = NDArray[np.int64]  # indices of keys
 
 KEYS, VECTORS = "key", "emb_vector"
 CHUNK_BYTES = 64 * 2**20
@@ -53,7 +54,8 @@ def read(folder: Path, width: int) -> Iterator[tuple[Keys, Vectors]]:
     that is not finite.
     """
     count, step = rows(folder, width), max(1, CHUNK_BYTES // (4 * width))
-    _require_different(folder / KEYS)
+    if count:
+        _require_different(folder / KEYS)
     with (folder / KEYS).open("rb") as keys, (folder / VECTORS).open("rb") as vectors:
         for start in range(0, count, step):
             many = min(step, count - start)
@@ -66,16 +68,9 @@ def read(folder: Path, width: int) -> Iterator[tuple[Keys, Vectors]]:
 
 def _require_different(path: Path) -> None:
     """Raise `BadTable` for a repeated key. Keys that are not in order are sorted in memory."""
-    if not path.stat().st_size:
-        return
-    keys = np.memmap(path, "<i8", "r")
-    last = None
-    for start in range(0, len(keys), CHUNK_BYTES // 8):
-        chunk = keys[start : start + CHUNK_BYTES // 8]
-        if (chunk[1:] <= chunk[:-1]).any() or (last is not None and chunk[0] <= last):
-            break
-        last = chunk[-1]
-    else:
+    keys, step = np.memmap(path, "<i8", "r"), CHUNK_BYTES // 8
+    chunks = (keys[start : start + step + 1] for start in range(0, len(keys), step))
+    if all((chunk[1:] > chunk[:-1]).all() for chunk in chunks):
         return
     ordered = np.sort(keys)
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])

@@ -12,8 +12,7 @@ from .table import Database
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
+    from .files import Keys, Places, Vectors
 
 FREE = -1
 FULL = 0.5  # share of an index's slots that are taken, at most
@@ -32,10 +31,12 @@ class Index:
     """Whole numbers 0, 1, 2 ... for different keys, by open addressing with linear probes."""
 
     def __init__(self) -> None:
-        self._bits = 4
-        self._keys = np.zeros(16, np.int64)
-        self._rows = np.full(16, FREE, np.int32)
-        self._taken = 0
+        self._allocate(4)
+
+    def _allocate(self, bits: int) -> None:
+        self._bits, self._taken = bits, 0
+        self._keys = np.zeros(2**bits, np.int64)
+        self._rows = np.full(2**bits, FREE, np.int32)
 
     @property
     def nbytes(self) -> int:
@@ -46,8 +47,8 @@ class Index:
         rows = np.full(len(keys), FREE, np.int32)
         todo, slots = np.arange(len(keys)), self._slots(keys)
         while len(todo):
-            candidates, at = self._rows[slots], slots
-            same = (self._keys[at] == keys[todo]) & (candidates != FREE)
+            candidates = self._rows[slots]
+            same = (self._keys[slots] == keys[todo]) & (candidates != FREE)
             rows[todo[same]] = candidates[same]
             on = (candidates != FREE) & ~same
             todo, slots = todo[on], (slots[on] + 1) & (len(self._keys) - 1)
@@ -56,7 +57,10 @@ class Index:
     def add(self, keys: Keys, rows: NDArray[np.int32]) -> None:
         """Set the numbers of different keys [n], none of which has one."""
         while self._taken + len(keys) > FULL * len(self._keys):
-            self._grow()
+            used = self._rows != FREE
+            before = self._keys[used], self._rows[used]
+            self._allocate(self._bits + 1)
+            self.add(*before)
         self._taken += len(keys)
         todo, slots = np.arange(len(keys)), self._slots(keys)
         while len(todo):
@@ -66,25 +70,10 @@ class Index:
             lost = ~free | (self._rows[slots] != rows[todo])
             todo, slots = todo[lost], (slots[lost] + 1) & (len(self._keys) - 1)
 
-    def rebuild(self, keys: Keys, rows: NDArray[np.int32]) -> None:
-        """Replace all keys and their numbers."""
-        self._rows[:] = FREE
-        self._taken = 0
-        self.add(keys, rows)
-
-    def _slots(self, keys: Keys) -> NDArray[np.int64]:
+    def _slots(self, keys: Keys) -> Places:
         mixed = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         slots: NDArray[np.int64] = (mixed >> np.uint64(64 - self._bits)).astype(np.int64)
         return slots
-
-    def _grow(self) -> None:
-        taken = self._rows != FREE
-        keys, rows = self._keys[taken], self._rows[taken]
-        self._bits += 1
-        self._keys = np.zeros(2**self._bits, np.int64)
-        self._rows = np.full(2**self._bits, FREE, np.int32)
-        self._taken = 0
-        self.add(keys, rows)
 
 
 class HashMap(Database):
@@ -119,7 +108,6 @@ class HashMap(Database):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that it takes in memory."""
         arrays = (self._index, self._keys, self._vectors, self._uses)
         return sum(array.nbytes for array in arrays)
 
@@ -140,36 +128,29 @@ class HashMap(Database):
             self._count += len(new)
             self._index.add(keys[new], rows[new])
             self._keys[rows], self._vectors[rows] = keys, vectors
-            self._written(rows, rows[new])
+            self._time += 1
+            if self._policy == "evict_oldest":
+                self._uses[rows] = self._time
+            elif self._policy == "evict_least_used":
+                self._uses[rows[new]] = 0
             if self._count > self._margin:  # else no partition has as many
                 self._evict()
 
-    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> Places:
         with self._lock:
             rows = self._index.find(keys)
             present = rows != FREE
             out[present] = self._vectors[rows[present]]
-            self._asked(rows[present])
+            self._time += 1
+            if self._policy == "evict_oldest" and self._touch:
+                self._uses[rows[present]] = self._time
+            elif self._policy == "evict_least_used":
+                np.add.at(self._uses, rows[present], 1)
         return np.flatnonzero(~present)
 
     def keys(self) -> Keys:
-        """Return all keys."""
         with self._lock:
             return self._keys[: self._count].copy()
-
-    def _written(self, rows: NDArray[np.int32], new: NDArray[np.int32]) -> None:
-        self._time += 1
-        if self._policy == "evict_oldest":
-            self._uses[rows] = self._time
-        elif self._policy == "evict_least_used":
-            self._uses[new] = 0
-
-    def _asked(self, rows: NDArray[np.int32]) -> None:
-        self._time += 1
-        if self._policy == "evict_oldest" and self._touch:
-            self._uses[rows] = self._time
-        elif self._policy == "evict_least_used":
-            np.add.at(self._uses, rows, 1)
 
     def _resize(self, rows: int) -> None:
         """Lengthen the arrays in place: the kernel moves pages, not bytes."""
@@ -179,7 +160,7 @@ class HashMap(Database):
             if self._policy != "evict_random":
                 self._uses.resize(rows, refcheck=False)
 
-    def partition_of(self, keys: Keys) -> NDArray[np.int64]:
+    def partition_of(self, keys: Keys) -> Places:
         """Return the partition of each key [n]."""
         mixed = (keys.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32)
         partitions: NDArray[np.int64] = (mixed % np.uint64(self._partitions)).astype(np.int64)
@@ -205,4 +186,5 @@ class HashMap(Database):
         for array in (self._keys, self._vectors, self._uses):
             if len(array) >= count:
                 array[holes] = array[movers]
-        self._index.rebuild(self._keys[:left], np.arange(left, dtype=np.int32))
+        self._index = Index()
+        self._index.add(self._keys[:left], np.arange(left, dtype=np.int32))

@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Database, Unavailable
+from .table import Database, Unavailable, as_bytes, copy_blobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from .files import Keys, Places, Vectors
     from .settings import VolatileDatabase
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
 
 TIMEOUT_SECONDS = 5.0
 NO_MARGIN = 2**63
@@ -46,13 +42,11 @@ def _import_redis() -> Any:
         import ssl  # noqa: F401
     except ImportError:
         sys.modules["ssl"] = _NoTls("ssl")
-        try:
-            import redis
-        finally:
+    try:
+        import redis
+    finally:
+        if isinstance(sys.modules["ssl"], _NoTls):
             del sys.modules["ssl"]
-        return redis
-    import redis
-
     return redis
 
 
@@ -62,18 +56,19 @@ def connect(settings: VolatileDatabase) -> Any:
     Raises `Unavailable` for a wrong password, or if no node responds.
     """
     redis = _import_redis()
-
     first, *_ = settings.address.replace(";", ",").split(",")
     host, _, port = first.strip().rpartition(":")
-    options: dict[str, Any] = {"host": host, "port": int(port)}
-    options["password"] = settings.password or None
-    options.update({"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS})
-    # a closed connection is opened again once; after that a request does not wait
-    options["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
+    options: dict[str, Any] = {
+        "host": host,
+        "port": int(port),
+        "ssl": settings.enable_tls,
+        "socket_timeout": TIMEOUT_SECONDS,
+        "socket_connect_timeout": TIMEOUT_SECONDS,
+        # a closed connection is opened again once; after that a request does not wait
+        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 1),
+    }
     if settings.password:
-        options["username"] = settings.user_name
-    if settings.enable_tls:
-        options["ssl"] = True
+        options.update({"username": settings.user_name, "password": settings.password})
     try:
         client = redis.Redis(**options)
         if client.info("cluster").get("cluster_enabled"):
@@ -88,15 +83,12 @@ def connect(settings: VolatileDatabase) -> Any:
 
 
 class RedisMap(Database):
-    """One table's rows of float32 [width] in Redis. For a second after a failure, `fetch` and
-    `insert` raise `Unavailable` without a request.
-    """
+    """One table's rows in Redis. For a second after a failure, all calls raise `Unavailable`."""
 
     outlives_process = True
 
-    def __init__(self, client: Any, name: str, width: int, settings: VolatileDatabase) -> None:
-        self._client, self._name, self._width = client, name, width
-        self._settings = settings
+    def __init__(self, client: Any, name: str, settings: VolatileDatabase) -> None:
+        self._client, self._name, self._settings = client, name, settings
         self._away_until, self._why = 0.0, ""
 
     def insert(self, keys: Keys, vectors: Vectors) -> None:
@@ -108,16 +100,16 @@ class RedisMap(Database):
 
     def _put(self, keys: Keys, vectors: Vectors) -> None:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
-        for partition, places in parts:
-            fields = [key.tobytes() for key in keys[places].astype("<i8")]
-            blobs = [vector.tobytes() for vector in np.ascontiguousarray(vectors[places], "<f4")]
+        for partition, places, fields in parts:
+            blobs = as_bytes(vectors[places], "<f4")
             pipe.hset(self._key(partition), mapping=dict(zip(fields, blobs)))
             self._touch(pipe, partition, fields)
         pipe.execute()
         if self._settings.overflow_margin < NO_MARGIN:
-            self._evict([partition for partition, _ in parts])
+            for partition, *_ in parts:
+                self._evict(partition)
 
-    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> Places:
         missing = []
         with self._asking():
             for start in range(0, len(keys), self._settings.max_batch_size):
@@ -137,21 +129,14 @@ class RedisMap(Database):
             self._away_until = time.monotonic() + RETRY_SECONDS
             raise Unavailable(self._why) from None
 
-    def _take(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def _take(self, keys: Keys, out: Vectors) -> Places:
         parts, pipe = self._parts(keys), self._client.pipeline(transaction=False)
-        fields = [[key.tobytes() for key in keys[at].astype("<i8")] for _, at in parts]
-        for (partition, _), names in zip(parts, fields):
-            pipe.hmget(self._key(partition), names)
-        for (partition, _), names in zip(parts, fields):
-            self._touch(pipe, partition, names, read=True)
-        answers = pipe.execute()
-        missing = []
-        for (_, places), blobs in zip(parts, answers):
-            present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-            if present:
-                joined = b"".join(blobs[i] for i in present)
-                out[places[present]] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-            missing.append(np.delete(places, present))
+        for partition, _, fields in parts:
+            pipe.hmget(self._key(partition), fields)
+        for partition, _, fields in parts:
+            self._touch(pipe, partition, fields, read=True)
+        answers = zip(parts, pipe.execute())
+        missing = [copy_blobs(blobs, places, out) for (_, places, _), blobs in answers]
         return np.sort(np.concatenate(missing))
 
     def __len__(self) -> int:
@@ -161,12 +146,13 @@ class RedisMap(Database):
         """Return the name of a hash; in a Cluster the part in braces decides the node."""
         return f"{{hps_et.{self._name}/p{partition}}}{kind}"
 
-    def _parts(self, keys: Keys) -> list[tuple[int, NDArray[np.int64]]]:
-        """Group the indices of keys by partition."""
+    def _parts(self, keys: Keys) -> list[tuple[int, Places, list[bytes]]]:
+        """Group keys by partition: its number, their indices, and their fields of its hash."""
         partitions = keys % self._settings.num_partitions
         order = np.argsort(partitions, kind="stable")
         different, starts = np.unique(partitions[order], return_index=True)
-        return list(zip(different.tolist(), np.split(order, starts[1:])))
+        groups = zip(different.tolist(), np.split(order, starts[1:]))
+        return [(partition, at, as_bytes(keys[at], "<i8")) for partition, at in groups]
 
     def _touch(self, pipe: Any, partition: int, fields: list[bytes], read: bool = False) -> None:
         """Record when rows were written, or how often they were read, if the policy needs it."""
@@ -181,22 +167,21 @@ class RedisMap(Database):
         elif policy == "evict_least_used":
             pipe.zadd(at, dict.fromkeys(fields, 0), nx=True)
 
-    def _evict(self, partitions: list[int]) -> None:
+    def _evict(self, partition: int) -> None:
         margin, target = self._settings.overflow_margin, self._settings.overflow_resolution_target
-        for partition in partitions:
-            rows, used = self._key(partition), self._key(partition, "u")
-            count = self._client.hlen(rows)
-            if count <= margin:
-                continue
-            surplus = count - int(target * margin)
-            if self._settings.overflow_policy == "evict_random":
-                gone = self._client.hrandfield(rows, surplus)
-            else:
-                gone = self._client.zrange(used, 0, surplus - 1)
-            pipe = self._client.pipeline(transaction=False)
-            pipe.hdel(rows, *gone)
-            pipe.zrem(used, *gone)
-            pipe.execute()
+        rows, used = self._key(partition), self._key(partition, "u")
+        count = self._client.hlen(rows)
+        if count <= margin:
+            return
+        surplus = count - int(target * margin)
+        if self._settings.overflow_policy == "evict_random":
+            gone = self._client.hrandfield(rows, surplus)
+        else:
+            gone = self._client.zrange(used, 0, surplus - 1)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hdel(rows, *gone)
+        pipe.zrem(used, *gone)
+        pipe.execute()
 
     def clear(self) -> None:
         with self._asking():

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .table import Database, Unavailable
+from .table import Database, Unavailable, as_bytes, copy_blobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
+    from .files import Keys, Places, Vectors
 
 MARK = b"mark"  # keys of rows have 8 bytes
 
@@ -29,38 +27,31 @@ class Rocks(Database):
 
     is_persistent = outlives_process = True
 
-    def __init__(self, path: Path, width: int, read_only: bool = False) -> None:
+    def __init__(self, path: Path, read_only: bool = False) -> None:
         import rocksdict
 
-        self._width, self._kinds = width, rocksdict
+        self._path, self._kinds = path, rocksdict
         options = rocksdict.Options(raw_mode=True)
         options.set_compression_type(rocksdict.DBCompressionType.none())  # floats hardly shrink
         access = rocksdict.AccessType
-        path.parent.mkdir(parents=True, exist_ok=True)
         mode = access.read_only() if read_only else access.read_write()
-        self._path, self._options, self._mode = path, options, mode
+        self._open = partial(rocksdict.Rdict, str(path), options, access_type=mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with self._explained():
-            self._db: Any = rocksdict.Rdict(str(path), options, access_type=mode)
+            self._db: Any = self._open()
 
     def insert(self, keys: Keys, vectors: Vectors) -> None:
         """Write vectors [n, width] of keys [n], all of them or none."""
-        batch, names = self._kinds.WriteBatch(raw_mode=True), keys.astype(">i8").tobytes()
-        values = np.ascontiguousarray(vectors, "<f4").tobytes()
-        size = 4 * self._width
-        for index in range(len(keys)):
-            batch.put(names[8 * index : 8 * index + 8], values[size * index : size * index + size])
+        batch = self._kinds.WriteBatch(raw_mode=True)
+        for name, value in zip(as_bytes(keys, ">i8"), as_bytes(vectors, "<f4")):
+            batch.put(name, value)
         with self._explained():
             self._db.write(batch)
 
-    def fetch(self, keys: Keys, out: Vectors) -> NDArray[np.int64]:
+    def fetch(self, keys: Keys, out: Vectors) -> Places:
         with self._explained():
-            names = keys.astype(">i8").tobytes()
-            blobs = self._db[[names[at : at + 8] for at in range(0, len(names), 8)]]
-        present = [i for i, blob in enumerate(blobs) if blob and len(blob) == 4 * self._width]
-        if present:
-            joined = b"".join(blobs[i] for i in present)
-            out[present] = np.frombuffer(joined, "<f4").reshape(-1, self._width)
-        return np.delete(np.arange(len(keys)), present)
+            blobs = self._db[as_bytes(keys, ">i8")]
+        return copy_blobs(blobs, np.arange(len(keys)), out)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -76,7 +67,7 @@ class Rocks(Database):
         with self._explained():
             self._db.close()
             self._kinds.Rdict.destroy(str(self._path))
-            self._db = self._kinds.Rdict(str(self._path), self._options, access_type=self._mode)
+            self._db = self._open()
 
     def load_token(self) -> str:
         with self._explained():
@@ -88,5 +79,4 @@ class Rocks(Database):
             self._db.flush()
 
     def close(self) -> None:
-        """Close the database, and release its lock, for which other processes wait."""
-        self._db.close()
+        self._db.close()  # and release its lock, for which other processes wait

@@ -33,9 +33,8 @@ class Session:
         """Return `OUTPUT0`, float32 [lookups, keys x width], of `KEYS`, integers [lookups, keys],
         and `NUMKEYS`, [lookups, tables].
 
-        It has the vectors of the first table's keys, then those of the second's, and so on.
-
-        Raises ValueError for counts that do not fit the keys or the tables.
+        It has the vectors of the first table's keys, then those of the second's, and so on. Raises
+        ValueError for counts that do not fit the keys or the tables.
         """
         vectors = self.run_on_device(inputs)[OUTPUT]
         return {OUTPUT: vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()}
@@ -69,9 +68,8 @@ class Session:
         self.store.close()
 
 
-def _say(text: str) -> None:
-    """Print to the log of the server, of which this process is a part."""
-    print(f"hps: {text}", flush=True)
+def _print(text: str) -> None:
+    print(f"hps: {text}", flush=True)  # to the log of the server
 
 
 def load(path: Path, threads: int, device: str, read_only: bool = False) -> Session:
@@ -80,13 +78,11 @@ def load(path: Path, threads: int, device: str, read_only: bool = False) -> Sess
     A second process passes `read_only`, and leaves shared databases as they are.
     """
     try:
-        content: Any = json.loads(
-            (path / JSON).read_text(), object_hook=lambda fields: SimpleNamespace(**fields)
-        )
+        text = (path / JSON).read_text()
+        content: Any = json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
     except ValueError as error:  # no JSON or no UTF-8
         raise ValueError(f"{path / JSON}: {error}") from None
-    say = LOG.info if read_only else _say
-    store = Store(content, path, threads, device, read_only, say)
+    store = Store(content, path, threads, device, read_only, LOG.info if read_only else _print)
     if not read_only:
         start_updates(store)
     return Session(store)

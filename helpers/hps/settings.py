@@ -104,9 +104,7 @@ class UpdateSource(Section):
     )
     max_batch_size: Count = 8192
     failure_backoff_ms: int = Field(default=50, description="Kafka's client waits by itself")
-    max_commit_interval: int = Field(
-        default=32, description="each server reads a topic from its beginning"
-    )
+    max_commit_interval: int = Field(default=32, description="each server reads the whole topic")
 
 
 class ModelSettings(Section):
@@ -119,9 +117,7 @@ class ModelSettings(Section):
     embedding_vecsize_per_table: list[Count]
     maxnum_catfeature_query_per_table_per_sample: list[int]
     default_value_for_each_table: list[float] = []
-    deployed_device_list: list[int] = Field(
-        default=[], description="Triton's instances set the device"
-    )
+    deployed_device_list: list[int] = Field(default=[], description="Triton's instances set it")
     max_batch_size: int = 64
     num_of_worker_buffer_in_pool: int = Field(
         default=1, description="each request makes its buffers"
@@ -144,8 +140,7 @@ class ModelSettings(Section):
     def _check_tables(self) -> ModelSettings:
         tables = len(self.sparse_files)
         for name in PER_TABLE:
-            entries = len(getattr(self, name))
-            if entries != tables:
+            if (entries := len(getattr(self, name))) != tables:
                 raise ValueError(f"{name} has {entries} entries for {tables} tables")
         if len(set(self.embedding_table_names)) != tables:
             raise ValueError("embedding_table_names has a name twice. Rename one")
@@ -189,10 +184,8 @@ def parse(content: object) -> Settings:
 
 
 def compose(overrides: Mapping[str, object], model: Mapping[str, object]) -> Settings:
-    """Return the content of a file.
-
-    `overrides` has sections, and fields of the one model. The fields replace those of `model` and
-    of NVIDIA's example. Raises `BadSettings` for a wrong field.
+    """Return the content of a file. `overrides` has sections, and fields of the one model, which
+    replace those of `model` and of NVIDIA's example. Raises `BadSettings` for a wrong field.
     """
     sections = {name: value for name, value in overrides.items() if name in SECTIONS}
     model_fields = {name: value for name, value in overrides.items() if name not in SECTIONS}

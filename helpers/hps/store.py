@@ -1,6 +1,4 @@
-"""The store of all embedding tables of one model, built from NVIDIA's JSON, and how it is loaded,
-refreshed and updated.
-"""
+"""The store of a model's embedding tables: built from NVIDIA's JSON, loaded, refreshed, updated."""
 
 from __future__ import annotations
 
@@ -26,13 +24,9 @@ from .table import Counts, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from .files import Keys, Vectors
     from .settings import Settings
     from .table import Database
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
 
 COMPANIONS = ("redis_map.py", "rocks.py")  # imported late: a change of one is a change here
 LOG = logging.getLogger("hps")
@@ -67,11 +61,13 @@ class Store:
         self._pool = ThreadPoolExecutor(threads, "hps-lookup") if threads > 1 else None
         self._workers: list[Thread] = []
         try:
-            self._connection = self._connect()
+            if settings.volatile_db.type == "redis_cluster":
+                from . import redis_map
+
+                self._open.append(redis_map.connect(settings.volatile_db))
             self.tables = [self._table(index, read_only) for index in range(len(sizes))]
             for index in range(len(sizes)):
                 self._load(index, read_only)
-            for index in range(len(sizes)):
                 self._preload(index)
         except BaseException:
             self.close()
@@ -91,26 +87,21 @@ class Store:
             raise ValueError(f"NUMKEYS has {len(counts)} counts for {len(self.tables)} tables")
         if min(counts) < 0 or sum(counts) != len(keys):
             raise ValueError(f"NUMKEYS adds up to {sum(counts)}, but KEYS has {len(keys)}")
-        out = self._empty(sum(count * table.width for count, table in zip(counts, self.tables)))
+        size = sum(count * table.width for count, table in zip(counts, self.tables))
+        if self.device == "gpu":
+            import torch
+
+            out: Any = torch.empty(size, dtype=torch.float32, device="cuda")
+        else:
+            out = np.empty(size, np.float32)
         jobs, start, end = [], 0, 0
         for table, count in zip(self.tables, counts):
             part = out[end : end + count * table.width].reshape(count, table.width)
             jobs.append((table, keys[start : start + count], part))
             start, end = start + count, end + count * table.width
-        if self._pool:
-            list(self._pool.map(lambda job: job[0].lookup(*job[1:]), jobs))
-        else:
-            for table, some, part in jobs:
-                table.lookup(some, part)
+        run = self._pool.map if self._pool else map
+        list(run(Table.lookup, *zip(*jobs)))
         return out
-
-    def _empty(self, size: int) -> Any:
-        """Allocate an array for vectors on the device of the caches."""
-        if self.device != "gpu":
-            return np.empty(size, np.float32)
-        import torch
-
-        return torch.empty(size, dtype=torch.float32, device="cuda")
 
     def insert_synchronously(self) -> None:
         """Insert synchronously from now on, at every hit rate, so that outputs are exact."""
@@ -123,16 +114,6 @@ class Store:
         for table in self.tables:
             total.add(table.counts)
         return total
-
-    def drain(self) -> None:
-        """Wait until all keys that were missing so far are inserted."""
-        for table in self.tables:
-            table.drain()
-
-    def refresh(self) -> None:
-        """Update all caches from the databases."""
-        for table in self.tables:
-            table.refresh(self.model.cache_refresh_percentage_per_iteration or 1.0)
 
     def update(self, name: str, keys: Keys, vectors: Vectors) -> None:
         """Write new vectors [n, width] of keys [n] to all levels of the table `name`.
@@ -149,7 +130,7 @@ class Store:
     def close(self) -> None:
         """End all threads and close the databases."""
         self.closed.set()
-        for table in getattr(self, "tables", []) if self._workers else []:
+        for table in self.tables if self._workers else []:
             table.stop_worker()
         for worker in self._workers:
             worker.join()
@@ -160,12 +141,6 @@ class Store:
             with suppress(Exception):
                 handle.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def start(self, work: Callable[..., None], *arguments: object) -> Thread:
         """Run `work` in a thread that ends when `closed` is set."""
         thread = Thread(target=work, args=arguments, name="hps", daemon=True)
@@ -174,39 +149,29 @@ class Store:
         return thread
 
     def resolve(self, path: str) -> Path:
-        """Resolve a path of the settings that is not a table's: a relative one is in $HPS_FOLDER,
-        or else in the folder for temporary files.
-        """
+        """Resolve a path: a relative one is in $HPS_FOLDER, or else in the temporary folder."""
         return Path(os.environ.get(FOLDER) or tempfile.gettempdir()) / path
 
     def _refresh_at_intervals(self) -> None:
         wait = self.model.refresh_delay + self.model.refresh_interval
         while not self.closed.wait(wait):
             try:
-                self.refresh()
+                for table in self.tables:
+                    table.refresh(self.model.cache_refresh_percentage_per_iteration or 1.0)
             except Exception as error:  # a database may be available again later
                 LOG.warning("the caches were not refreshed: %s", error)
             wait = self.model.refresh_interval
 
-    def _connect(self) -> Any:
-        if self.settings.volatile_db.type != "redis_cluster":
-            return None
-        from . import redis_map
-
-        connection = redis_map.connect(self.settings.volatile_db)
-        self._open.append(connection)
-        return connection
-
     def _table(self, index: int, read_only: bool) -> Table:
         model, volatile = self.model, self.settings.volatile_db
-        name = model.embedding_table_names[index]
-        width = model.embedding_vecsize_per_table[index]
-        default = model.default_value_for_each_table
+        persistent = self.settings.persistent_db
+        name, width = model.embedding_table_names[index], model.embedding_vecsize_per_table[index]
+        full_name, cache = f"{model.model}.{name}", None
         levels: list[Database] = []
         if volatile.type == "redis_cluster":
             from .redis_map import RedisMap
 
-            levels.append(RedisMap(self._connection, f"{model.model}.{name}", width, volatile))
+            levels.append(RedisMap(self._open[0], full_name, volatile))
         elif volatile.type != "disabled":
             levels.append(
                 HashMap(
@@ -218,32 +183,25 @@ class Store:
                     volatile.refresh_time_after_fetch,
                 )
             )
-        if self.settings.persistent_db.type == "rocks_db":
+        if persistent.type == "rocks_db":
             from .rocks import Rocks
 
-            path = self.resolve(self.settings.persistent_db.path) / f"{model.model}.{name}"
-            is_read_only = self.settings.persistent_db.read_only
-            rocks = Rocks(path, width, read_only or is_read_only)
-            levels.append(rocks)
-            self._open.append(rocks)
+            path = self.resolve(persistent.path) / full_name
+            levels.append(Rocks(path, read_only or persistent.read_only))
+            self._open.append(levels[-1])
         if not levels:
             LOG.warning("%s has no database, so every vector is the default", name)
-        return Table(
-            name,
-            width,
-            levels,
-            new_cache(model.gpucacheper, self.rows[index], width, self.device)
-            if model.gpucache
-            else None,
-            default[index] if index < len(default) else 0.0,
-            model.hit_rate_threshold,
-            promote=volatile.cache_missed_embeddings,
-        )
+        if model.gpucache:
+            count, on_gpu = max(1, int(model.gpucacheper * self.rows[index])), self.device == "gpu"
+            cache = DeviceCache(count, width, "cuda") if on_gpu else Cache(count, width)
+        defaults = model.default_value_for_each_table
+        default = defaults[index] if index < len(defaults) else 0.0
+        threshold, promote = model.hit_rate_threshold, volatile.cache_missed_embeddings
+        return Table(name, width, levels, cache, default, threshold, promote)
 
     def _load(self, index: int, read_only: bool) -> None:
-        """Load the folder of a table into its databases.
-
-        A database that has these rows already is skipped; with `read_only`, also a shared one.
+        """Load a table's folder into its databases, but for those that have its rows already and,
+        with `read_only`, shared ones.
         """
         table, folder = self.tables[index], self.folders[index]
         volatile, persistent = self.settings.volatile_db, self.settings.persistent_db
@@ -274,22 +232,16 @@ class Store:
 
     def _preload(self, index: int) -> None:
         """Write a table's first rows to its cache, if the settings enable it."""
-        table = self.tables[index]
-        is_enabled = self.model.init_ec and self.model.cache_refresh_percentage_per_iteration > 0
+        table, model = self.tables[index], self.model
+        is_enabled = model.init_ec and model.cache_refresh_percentage_per_iteration > 0
         if table.cache is None or not is_enabled:
             return
-        left = int(self.model.gpucacheper * self.rows[index])
+        left = int(model.gpucacheper * self.rows[index])
         for keys, vectors in files.read(self.folders[index], table.width):
             table.cache.insert(keys[:left], vectors[:left])
             left -= len(keys)
             if left <= 0:
                 return
-
-
-def new_cache(share: float, rows: int, width: int, device: str) -> Any:
-    """Return a new cache of a table, in this process's memory or on the GPU."""
-    count = max(1, int(share * rows))
-    return DeviceCache(count, width, "cuda") if device == "gpu" else Cache(count, width)
 
 
 def _device_of(device: str) -> str:
@@ -298,24 +250,24 @@ def _device_of(device: str) -> str:
         return device
     try:
         import torch
+
+        if torch.cuda.is_available():
+            return device
+        reason = "PyTorch finds no GPU"
     except ImportError:
-        LOG.warning("PyTorch is not installed, so the caches use this host's memory")
-        return "cpu"
-    if not torch.cuda.is_available():
-        LOG.warning("PyTorch finds no GPU, so the caches use this host's memory")
-        return "cpu"
-    return "gpu"
+        reason = "PyTorch is not installed"
+    LOG.warning("%s, so the caches use this host's memory", reason)
+    return "cpu"
 
 
 def _folder_token(folder: Path) -> str:
     """Return a digest of a folder: of its files' sizes, times, and first and last MB."""
     folder_hash = hashlib.sha256()
     for name in (files.KEYS, files.VECTORS):
-        path = folder / name
-        size, changed = path.stat().st_size, path.stat().st_mtime_ns
-        folder_hash.update(f"{name} {size} {changed} ".encode())
-        with path.open("rb") as file:
+        status = (folder / name).stat()
+        folder_hash.update(f"{name} {status.st_size} {status.st_mtime_ns} ".encode())
+        with (folder / name).open("rb") as file:
             folder_hash.update(file.read(2**20))
-            file.seek(max(0, size - 2**20))
+            file.seek(max(0, status.st_size - 2**20))
             folder_hash.update(file.read(2**20))
     return folder_hash.hexdigest()[:16]

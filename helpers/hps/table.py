@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
-    Places = NDArray[np.int64]
+    from .files import Keys, Places, Vectors
 
 LOG = logging.getLogger("hps")
 MAX_QUEUED_REQUESTS = 64  # requests whose missing keys are queued; those of further ones are not
@@ -45,9 +43,7 @@ class Database:
         raise NotImplementedError
 
     def fetch(self, keys: Keys, out: Vectors) -> Places:
-        """Copy the rows of different keys [n] to `out` [n, width]; return the indices of missing
-        keys.
-        """
+        """Copy rows of different keys [n] to `out` [n, width]; return indices of missing keys."""
         raise NotImplementedError
 
     def reserve(self, rows: int) -> None:
@@ -85,6 +81,23 @@ class Counts:
         return self.hits / self.different if self.different else 1.0
 
 
+def as_bytes(array: Keys | Vectors, dtype: str) -> list[bytes]:
+    """Return the bytes of each key or vector of an array, in the byte order of `dtype`."""
+    if not len(array):
+        return []
+    row_bytes = np.ascontiguousarray(array, dtype)
+    return row_bytes.view(f"V{row_bytes[0].nbytes}").ravel().tolist()
+
+
+def copy_blobs(blobs: Sequence[bytes | None], places: Places, out: Vectors) -> Places:
+    """Copy vectors that a database returned to the rows `places` of `out`; return those without."""
+    width = out.shape[1]
+    found = {i: blob for i, blob in enumerate(blobs) if blob and len(blob) == 4 * width}
+    if present := list(found):
+        out[places[present]] = np.frombuffer(b"".join(found.values()), "<f4").reshape(-1, width)
+    return np.delete(places, present)
+
+
 def _write(out: Any, places: Places, values: Any) -> None:
     """Write rows to an array, or to a tensor on a GPU."""
     if isinstance(out, np.ndarray):
@@ -98,9 +111,8 @@ def _write(out: Any, places: Places, values: Any) -> None:
 
 class Table:
     """One table: its `cache`, or None, over `levels`, the upper one first. With `promote`,
-    what only the lower level had is written to the upper one.
-
-    No lookup that began before an update replaces a new row by an old one.
+    what only the lower level had is written to the upper one. No lookup that
+    began before an update replaces a new row by an old one.
     """
 
     def __init__(
@@ -124,9 +136,7 @@ class Table:
         self._pending: queue.Queue[Keys | None] = queue.Queue(MAX_QUEUED_REQUESTS)
 
     def lookup(self, keys: Keys, out: Any) -> None:
-        """Write the vectors of keys [n], which may repeat, to `out` [n, width], an array or a
-        tensor on the cache's device.
-        """
+        """Write the vectors of keys [n], also repeated ones, to `out` [n, width] on its device."""
         if self.cache is None:
             missing, hits = np.arange(len(keys)), 0
         else:
@@ -156,12 +166,11 @@ class Table:
         with self._lock:
             before = self._updates
         vectors = np.full((len(keys), self.width), self.default, np.float32)
-        present = np.zeros(len(keys), bool)
+        missing = np.arange(len(keys))
         for depth, level in enumerate(self.levels):
-            missing = np.flatnonzero(~present)
             if not len(missing):
                 break
-            part = np.full((len(missing), self.width), self.default, np.float32)
+            part = np.empty((len(missing), self.width), np.float32)
             try:
                 absent = level.fetch(keys[missing], part)
             except Unavailable as error:
@@ -169,14 +178,15 @@ class Table:
                     raise
                 LOG.warning("%s", error)
                 continue
-            in_level = np.ones(len(missing), bool)
-            in_level[absent] = False
-            vectors[missing[in_level]] = part[in_level]
-            present[missing[in_level]] = True
-            if depth and self._lift and in_level.any():
+            found, rows = np.delete(missing, absent), np.delete(part, absent, axis=0)
+            vectors[found] = rows
+            missing = missing[absent]
+            if depth and self._lift and len(found):
                 with self._lock, suppress(Unavailable):
                     if before == self._updates and not before % 2:
-                        self.levels[0].insert(keys[missing[in_level]], part[in_level])
+                        self.levels[0].insert(keys[found], rows)
+        present = np.ones(len(keys), bool)
+        present[missing] = False
         if self.cache is not None:
             present_keys, rows = keys[present], vectors[present]
             for start in range(0, len(present_keys), ROWS_PER_INSERT):
@@ -210,9 +220,7 @@ class Table:
         self._pending.put(None)
 
     def refresh(self, share: float = 1.0) -> None:
-        """Fetch all cached keys again, `share` of the cache's rows at a time, and write them in
-        place.
-        """
+        """Fetch all cached keys again, `share` of the cache's rows at a time."""
         keys = self.cache.keys() if self.cache is not None else np.empty(0, np.int64)
         step = max(1, int(share * len(keys)))
         for start in range(0, len(keys), step):

@@ -19,14 +19,10 @@ from . import files
 from .table import Unavailable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from .files import Keys, Vectors
     from .settings import UpdateSource
     from .store import Store
     from .table import Table
-
-    Keys = NDArray[np.int64]
-    Vectors = NDArray[np.float32]
 
 LOG = logging.getLogger("hps")
 POLL_SECONDS = 0.5
@@ -43,9 +39,7 @@ def start_updates(store: Store) -> Thread | None:
 def apply(store: Store, folder: Path) -> int:
     """Write the rows of a folder, which has a folder per table, to all levels; return their number.
 
-    All rows are checked before the first one is written.
-
-    Raises `BadTable` for a damaged one, and ValueError for a table that the store does not have.
+    All are checked first. Raises `BadTable` for a damaged one, ValueError for an unknown table.
     """
     widths = {table.name: table.width for table in store.tables}
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -82,7 +76,6 @@ def _watch_folder(store: Store, source: UpdateSource) -> None:
 
 
 def topic(store: Store, table: Table) -> str:
-    """Return the topic of a table."""
     return f"{PREFIX}.{store.model.model}.{table.name}"
 
 

@@ -1,47 +1,28 @@
-from .anatomy import counted, layers, operators, show_calls, signature
-from .artifacts import asked, build, convert, export, inputs, is_as_exported, require
-from .datasets import (
-    Prepared,
-    checkpoint_place,
-    dataset_place,
-    open_dataset,
-    prepare,
-    recipe_folder,
-    request,
-    requests,
-    served_dtype,
-    some,
-)
-from .ensemble import Component, framework_session, physical_cores, threads
-from .work import GraphCost, exported_work
-
-__all__ = [
-    "Component",
-    "GraphCost",
-    "Prepared",
-    "asked",
-    "build",
-    "checkpoint_place",
-    "convert",
-    "counted",
-    "dataset_place",
-    "export",
-    "exported_work",
-    "framework_session",
-    "inputs",
-    "is_as_exported",
-    "layers",
-    "open_dataset",
-    "operators",
-    "physical_cores",
-    "prepare",
-    "recipe_folder",
-    "request",
-    "requests",
-    "require",
-    "served_dtype",
-    "show_calls",
-    "signature",
-    "some",
-    "threads",
-]
+from .anatomy import counted as counted
+from .anatomy import layers as layers
+from .anatomy import operators as operators
+from .anatomy import show_calls as show_calls
+from .anatomy import signature as signature
+from .artifacts import asked as asked
+from .artifacts import build as build
+from .artifacts import convert as convert
+from .artifacts import export as export
+from .artifacts import inputs as inputs
+from .artifacts import is_as_exported as is_as_exported
+from .artifacts import require as require
+from .datasets import Prepared as Prepared
+from .datasets import checkpoint_place as checkpoint_place
+from .datasets import dataset_place as dataset_place
+from .datasets import open_dataset as open_dataset
+from .datasets import prepare as prepare
+from .datasets import recipe_folder as recipe_folder
+from .datasets import request as request
+from .datasets import requests as requests
+from .datasets import served_dtype as served_dtype
+from .datasets import some as some
+from .ensemble import Component as Component
+from .ensemble import framework_session as framework_session
+from .ensemble import physical_cores as physical_cores
+from .ensemble import threads as threads
+from .work import GraphCost as GraphCost
+from .work import exported_work as exported_work

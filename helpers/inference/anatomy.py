@@ -29,9 +29,9 @@ def layers(network: Network) -> Rows:
         counts[kind] += 1
         parameters[kind] += size
     total = parameters.total()
-    with_some = [kind for kind, size in parameters.most_common() if size]
-    without = [kind for kind, _ in counts.most_common() if not parameters[kind]]
-    groups = [[kind] for kind in with_some] + [without] * bool(without)
+    groups = [[kind] for kind, size in parameters.most_common() if size]
+    if without := [kind for kind, _ in counts.most_common() if not parameters[kind]]:
+        groups.append(without)
     rows: Rows = [
         {
             "layer": ", ".join(kinds),
@@ -55,15 +55,12 @@ def _layers(network: Network) -> Iterator[tuple[str, int]]:
         if parameters or not (inside or type(network).__name__ == "Identity"):
             yield type(network).__name__, parameters
     else:
-        inside = [layer for layer in getattr(network, "layers", ()) if not _is_input(layer)]
+        members = getattr(network, "layers", ())
+        inside = [layer for layer in members if type(layer).__name__ != "InputLayer"]
         if not inside:
             yield type(network).__name__, sum(prod(weight.shape) for weight in network.weights)
     for layer in inside:
         yield from _layers(layer)
-
-
-def _is_input(layer: object) -> bool:
-    return type(layer).__name__ == "InputLayer"
 
 
 def signature(config: ExportConfig) -> Rows:
@@ -112,12 +109,12 @@ def operators(artifact: Artifact) -> Rows:
     if not counts:
         reason = artifact.facts.get("operators", "not listed by this format")
         return [{"operator": str(reason), "count": None}]
-    ordered = counts.most_common()
-    rows: Rows = [{"operator": kind, "count": count} for kind, count in ordered[:MOST]]
-    if rest := ordered[MOST:]:
-        name = f"{len(rest)} other kinds"
-        rows.append({"operator": name, "count": sum(count for _, count in rest)})
-    return [*rows, {"operator": "all", "count": counts.total()}]
+    shown = counts.most_common(MOST)
+    if len(counts) > MOST:
+        others = counts.total() - sum(count for _, count in shown)
+        shown.append((f"{len(counts) - MOST} other kinds", others))
+    shown.append(("all", counts.total()))
+    return [{"operator": kind, "count": count} for kind, count in shown]
 
 
 def counted(artifact: Artifact) -> Counter[str]:

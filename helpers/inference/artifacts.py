@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from helpers import formats, models
 from helpers.config import ConvertConfig, ExportConfig, artifact_folder, command, needed
-from helpers.errors import ArtifactError, DeploymentError, FormatError
+from helpers.errors import ArtifactError, DeploymentError, FormatError, one_line
 from helpers.formats import Build, Format, Setting, Source
 from helpers.inference import datasets, ensemble, work
 from helpers.models import Arrays, Dataset, Network
@@ -33,8 +33,10 @@ def require(config: ExportConfig, stage: str) -> Artifact:
     `convert` before.
     """
     artifact = find_artifact(artifact_folder(config, stage))
-    if artifact is None and stage == "convert":
-        artifact = _as_exported(config)
+    if artifact is None and stage == "convert" and isinstance(config, ConvertConfig):
+        exported = find_artifact(artifact_folder(config, "export"))
+        if exported and is_as_exported(config):
+            artifact = _taken(config, require(config, "export"))
     name = f"{config.model} {config.experiment}"
     if artifact is None:
         raise ArtifactError(f"{name} has no {stage} result yet. Run: {command(config, stage)}")
@@ -93,8 +95,8 @@ def _make(
             raise
         except Exception as error:  # exporters raise anything
             what = f"{config.model} cannot be built as {name} {precision}"
-            line = " ".join(str(error).split())[:300]
-            raise FormatError(f"{what}: {type(error).__name__}: {line}") from error
+            reason = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise FormatError(f"{what}: {reason}") from error
         metadata.update(
             format=name, precision=precision, seconds=round(time.monotonic() - started, 1)
         )
@@ -124,10 +126,8 @@ def asked(config: ConvertConfig) -> list[Setting]:
         return []
     settings, fmt = list[Setting](), formats.get(config.format)
     if config.calibration:
-        (count, seed), (most, mean) = (
-            config.calibration,
-            models.get(config.model).TOLERANCES["int8"],
-        )
+        count, seed = config.calibration
+        most, mean = models.get(config.model).TOLERANCES["int8"]
         why = "Their range decides the scales of the 8-bit integers. None of them is evaluated."
         settings.append(Setting("calibration", f"{count:,} training samples, seed {seed}", why))
         if config.device == "cpu":
@@ -156,15 +156,13 @@ def _described(path: Path, fmt: Format) -> dict[str, JsonValue]:
 
 
 def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
-    """Draw the training samples that decide an int8 graph's scales, as batches of its inputs;
-    `folder` contains the parts before it.
-    """
+    """Return calibration batches of the graph's inputs; `folder` has the parts before it."""
     if not isinstance(config, ConvertConfig) or config.calibration is None:
         return []
     (count, seed), dataset = config.calibration, datasets.dataset_place(config)
     model = models.get(config.model)
-    samples = model.training_samples(config, dataset.path, count, seed)
-    samples = datasets.request(config, samples)
+    drawn = model.training_samples(config, dataset.path, count, seed)
+    samples = datasets.request(config, drawn)
     size = models.at_once(config.model, model.CALIBRATION[1])
     batches = ({k: v[i : i + size] for k, v in samples.items()} for i in range(0, count, size))
     return [ensemble.graph_inputs(config, folder, batch) for batch in batches]
@@ -173,7 +171,7 @@ def _calibration(config: ExportConfig, folder: Path) -> list[Arrays]:
 def _work(path: Path, build: Build) -> JsonValue:
     """Return the work of the exported graph per sample, or the reason why it cannot be counted."""
     try:
-        return work.count(path, build.inputs, build.samples).facts()
+        return asdict(work.count(path, build.inputs, build.samples))
     except Exception as error:  # OpenVINO's front ends raise anything
         return f"not counted: {' '.join(str(error).split())[-200:]}"
 
@@ -184,9 +182,7 @@ def build(config: ExportConfig, prepared: datasets.Prepared) -> Network:
 
 
 def export(config: ExportConfig, prepared: datasets.Prepared, network: Network = None) -> Artifact:
-    """Export the trained network to `config.export_format` in `config.export_precision`; it is
-    built unless it is given.
-    """
+    """Export the trained network, built unless it is given, to the configured format."""
     source = build(config, prepared) if network is None else network
     source = source.content if isinstance(source, models.Graph) else source
     return _make(config, source, prepared.checkpoint, prepared.dataset)
@@ -199,13 +195,6 @@ def convert(config: ConvertConfig, run_in_image: RunInImage) -> Artifact:
         source = exported.folder / formats.get(config.export_format).FILE
         return _make(config, source, exported, datasets.open_dataset(config), run_in_image)
     return _taken(config, exported)
-
-
-def _as_exported(config: ExportConfig) -> Artifact | None:
-    """Return the export as what is served, if it is there and nothing is to be converted."""
-    is_served = isinstance(config, ConvertConfig) and is_as_exported(config)
-    exported = find_artifact(artifact_folder(config, "export")) if is_served else None
-    return _taken(config, require(config, "export")) if exported else None  # type: ignore[arg-type]
 
 
 def _taken(config: ConvertConfig, exported: Artifact) -> Artifact:
@@ -221,9 +210,7 @@ def _taken(config: ConvertConfig, exported: Artifact) -> Artifact:
 def inputs(config: ExportConfig, stage: str) -> dict[str, str]:
     """Identify the inputs of `stage`: its data set, and its checkpoint or the previous artifact."""
     identifiers = {"dataset": datasets.dataset_place(config).name}
-    if stage == "export":
-        return identifiers | {"checkpoint": datasets.checkpoint_place(config).name}
-    before = needed(config.model, stage)
+    before = "" if stage == "export" else needed(config.model, stage)
     if not before:
         return identifiers | {"checkpoint": datasets.checkpoint_place(config).name}
     artifact = find_artifact(artifact_folder(config, before))

@@ -56,9 +56,7 @@ class Chain:
 
 
 def load(path: Path, threads: int, device: str) -> Chain:
-    """Load the steps that the file `path` lists, each with its code, a module in a folder on
-    `sys.path`: the adapter puts this one there.
-    """
+    """Load the steps that the file `path` lists, each with its code, a module on `sys.path`."""
     steps = []
     for entry in json.loads(path.read_text()):
         runtime = importlib.import_module(entry["code"])

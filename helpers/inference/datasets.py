@@ -50,8 +50,7 @@ class Prepared:
 def recipe_folder(config: ExportConfig, kind: str) -> Path:
     """Return the folder of the "dataset", "checkpoint" or "reference" (`kind`) that is made here.
 
-    Its name contains a hash of the fields and source files that determine its content. So a change
-    of them leads to a new folder.
+    Its name contains a hash of the fields and source files that determine its content.
     """
     value: dict[str, object] = dict(config.cache_fields("data"))
     if kind == "reference":
@@ -140,15 +139,15 @@ def some(config: ExportConfig, dataset: Dataset, count: int) -> Arrays:
     batch = next(requests(config, dataset, count, count))
     if len(next(iter(batch.values()))) == count:
         return batch
-    chosen = range(count)
-    return {name: array.take(chosen, axis=0, mode="wrap") for name, array in batch.items()}
+    return {name: array.take(range(count), axis=0, mode="wrap") for name, array in batch.items()}
 
 
 def request(config: ExportConfig, batch: Arrays) -> Arrays:
     """Choose from a batch the network's inputs, in its order, contiguous, in the `served_dtype`."""
-    tensors = models.get(config.model).inputs(config)
-    types = {tensor.name: served_dtype(config, tensor.dtype) for tensor in tensors}
-    return {name: np.ascontiguousarray(batch[name], dtype) for name, dtype in types.items()}
+    return {
+        spec.name: np.ascontiguousarray(batch[spec.name], served_dtype(config, spec.dtype))
+        for spec in models.get(config.model).inputs(config)
+    }
 
 
 def served_dtype(config: StageConfig, dtype: str) -> str:

@@ -83,31 +83,23 @@ def databases(config: ExportConfig, repository: Path) -> Iterator[None]:
     if config.lookup != "hps":
         yield
         return
-    folder = databases_folder(config, repository)
-    try:
-        with _folder_in_environment(folder):
-            yield
-    finally:
-        if folder.name.startswith("."):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _folder_in_environment(folder: Path) -> Iterator[None]:
     from helpers.hps import store
 
-    if os.environ.get(store.FOLDER) and not _folders:
-        yield
-        return
-    _folders.append(str(folder))
-    os.environ[store.FOLDER] = str(folder)
+    folder = databases_folder(config, repository)
+    is_ours = bool(_folders or not os.environ.get(store.FOLDER))
+    if is_ours:
+        _folders.append(str(folder))
+        os.environ[store.FOLDER] = str(folder)
     try:
         yield
     finally:
-        _folders.remove(str(folder))
-        del os.environ[store.FOLDER]
-        if _folders:
-            os.environ[store.FOLDER] = _folders[-1]
+        if is_ours:
+            _folders.remove(str(folder))
+            del os.environ[store.FOLDER]
+            if _folders:
+                os.environ[store.FOLDER] = _folders[-1]
+        if folder.name.startswith("."):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def codec_of(config: DeployConfig, repository: Path) -> RequestCodec | None:
@@ -117,9 +109,9 @@ def codec_of(config: DeployConfig, repository: Path) -> RequestCodec | None:
 
 def parts(config: ExportConfig) -> tuple[Part, ...]:
     """List the parts in the order in which they run; the last is the graph that is exported."""
-    model = models.get(config.model)
     if ensemble := composition(config):
         return ensemble.parts(config)
+    model = models.get(config.model)
     inputs = {tensor.name: tensor for tensor in model.inputs(config)}
     outputs = {tensor.name: tensor for tensor in model.outputs(config)}
     return (Part(config.model, inputs, outputs),)
@@ -173,15 +165,14 @@ def load(
     config: ExportConfig, name: str, folder: Callable[[Component], Path], threads: int, device: str
 ) -> Session:
     """Load an artifact of the format `name` in this process; `folder` returns a part's folder."""
-    steps = [
-        step(component.part, component.load(folder(component) / component.file, threads, device))
-        for component in components(config, name)
-    ]
-    if len(steps) == 1:
-        session: Session = steps[0].session
-        return session
-    codec = codec_in(config, folder(components(config, name)[0]))
-    return EncodedSession(Chain(steps), codec) if codec else Chain(steps)
+    members = components(config, name)
+    sessions = [member.load(folder(member) / member.file, threads, device) for member in members]
+    if len(sessions) == 1:
+        return sessions[0]
+    pairs = zip(members, sessions, strict=True)
+    joined = Chain([step(member.part, session) for member, session in pairs])
+    codec = codec_in(config, folder(members[0]))
+    return EncodedSession(joined, codec) if codec else joined
 
 
 def needs_native_backend(config: StageConfig, format_name: str) -> bool:
@@ -212,12 +203,11 @@ def graph_inputs(config: ExportConfig, folder: Path, batch: Arrays) -> Arrays:
 
 def example_inputs(config: ExportConfig, samples: int) -> Arrays:
     """Return zeros of the shapes that a batch has as the graph's inputs."""
-    graph = parts(config)[-1]
-    shapes = {
-        spec.name: (samples * graph.flat[spec.name],) if graph.flat else (samples, *spec.shape)
-        for spec in graph.inputs.values()
-    }
-    return {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in graph.inputs.values()}
+    graph, zeros = parts(config)[-1], Arrays()
+    for spec in graph.inputs.values():
+        shape = (samples * graph.flat[spec.name],) if graph.flat else (samples, *spec.shape)
+        zeros[spec.name] = np.zeros(shape, spec.dtype)
+    return zeros
 
 
 def write_preprocessing(config: ExportConfig, source: Path | Artifact, folder: Path) -> None:
@@ -239,9 +229,7 @@ def link_files(source: Artifact, folder: Path, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class FrameworkSession:
-    """A PyTorch or Keras network in evaluation mode on the CPU, in fp32; or a graph, as its own
-    runtime computes it.
-    """
+    """A network in evaluation mode on the CPU, in fp32; or a graph, with its own runtime."""
 
     network: Network
     framework: str
@@ -269,15 +257,15 @@ def framework_session(config: ExportConfig, checkpoint: Path) -> Session:
     """
     config = config.model_copy(update={"lookup": next(iter(models.lookups(config.model)), "")})
     model, (*lookups, graph) = models.get(config.model), parts(config)
-    if source := model.source(config, checkpoint):
-        return source
-    network = model.build(config, checkpoint)
-    if model.FRAMEWORK == "torch":
-        import torch
+    session = model.source(config, checkpoint)
+    if session is None:
+        network = model.build(config, checkpoint)
+        if model.FRAMEWORK == "torch":
+            import torch
 
-        # another order of the weights in memory: convolutions take a fifth less time
-        network.to(memory_format=torch.channels_last)
-    session = FrameworkSession(network, model.FRAMEWORK, graph)
+            # another order of the weights in memory: convolutions take a fifth less time
+            network.to(memory_format=torch.channels_last)
+        session = FrameworkSession(network, model.FRAMEWORK, graph)
     if reference := model.reference:
         mapped = reference.mapped(config, checkpoint)
         return Chain([step(lookups[0], mapped), step(graph, session)])

@@ -1,5 +1,5 @@
-"""Lower bounds of a graph's arithmetic and memory traffic per sample. With them the machine's peaks
-give an upper bound of throughput.
+"""Lower bounds of a graph's arithmetic and memory traffic per sample. With them the machine's
+measured rates give a roofline for the throughput.
 
 OpenVINO reads every exported file: it has front ends for ONNX, SavedModel and TorchScript, and
 infers all shapes for a batch. Arithmetic includes convolutions, matrix multiplications (also those
@@ -10,12 +10,12 @@ counted, as a cache may keep them.
 """
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
 from helpers.config import ExportConfig, artifact_folder
 from helpers.formats import Arrays, block_telemetry
@@ -42,10 +42,6 @@ class GraphCost:
     def bytes(self, precision: str, batch: float) -> float:
         """Return the bytes that a sample of a batch moves with weights in `precision`."""
         return BYTES[precision] * (self.weights / batch + self.embedding_reads) + self.io_bytes
-
-    def facts(self) -> dict[str, JsonValue]:
-        """Return the fields as an artifact's manifest keeps them."""
-        return asdict(self)
 
 
 def exported_work(config: ExportConfig) -> GraphCost | None:
@@ -74,10 +70,8 @@ def count(path: Path, inputs: Arrays, samples: int = 0) -> GraphCost:
             read = _looked_up(node)
             embedding_reads += read or 0
             weights += prod(node.get_output_shape(0)) if read is None else 0
-    moved = sum(
-        prod(port.get_shape()) * port.get_element_type().size
-        for port in (*model.inputs, *model.outputs)
-    )
+    tensors = (*model.inputs, *model.outputs)
+    moved = sum(prod(tensor.get_shape()) * tensor.get_element_type().size for tensor in tensors)
     return GraphCost(flop / size, weights, embedding_reads / size, moved / size)
 
 

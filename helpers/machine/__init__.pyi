@@ -1,19 +1,10 @@
-from .checks import Check, matches_target, run_checks, target_name, this_gpu
-from .packages import BROKEN, require
-from .preflight import why_lesson_unavailable, why_unavailable
-from .probe import diagnose
-from .provenance import COMMAND_VARIABLE
-
-__all__ = [
-    "BROKEN",
-    "COMMAND_VARIABLE",
-    "Check",
-    "diagnose",
-    "matches_target",
-    "require",
-    "run_checks",
-    "target_name",
-    "this_gpu",
-    "why_lesson_unavailable",
-    "why_unavailable",
-]
+from .checks import matches_target as matches_target
+from .checks import run_checks as run_checks
+from .checks import target_name as target_name
+from .checks import this_gpu as this_gpu
+from .packages import BROKEN as BROKEN
+from .packages import require as require
+from .preflight import why_lesson_unavailable as why_lesson_unavailable
+from .preflight import why_unavailable as why_unavailable
+from .probe import diagnose as diagnose
+from .provenance import COMMAND_VARIABLE as COMMAND_VARIABLE

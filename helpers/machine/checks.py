@@ -5,11 +5,10 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
-
-from pydantic import JsonValue
+from typing import NamedTuple
 
 from helpers import formats
 from helpers.config import ConvertConfig, Gpu, releases
@@ -28,19 +27,16 @@ INSTALL_GPU = (
 INSTALL_TOOLKIT = "Install the NVIDIA Container Toolkit, which gives containers a GPU."
 NO_DRIVER = "Install NVIDIA's driver, or use params/cpu.yaml."
 NOISY = "Measurements taken meanwhile are marked noisy."
-NAMES = {  # NVML's name without the vendor -> the published name, as in params/
+# NVML's name without the vendor, which changes with the driver -> the published name, as in params/
+NAMES = {
     "V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "A100-SXM4-80GB": "NVIDIA DGX A100 (1x A100 80GB)",
     "H100 80GB HBM3": "NVIDIA H100",
 }
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of one check, and its fix if it is not `ok`.
-
-    `warn` marks a problem that stops no run but affects the results.
-    """
+class Check(NamedTuple):
+    """The result of one check; `warn` marks a problem that stops no run but affects results."""
 
     name: str
     ok: bool
@@ -96,12 +92,10 @@ def _host() -> Iterator[Check]:
 
 def _precisions() -> str:
     """Return by which instructions the processor computes each precision in hardware."""
-    instructions = {
-        precision: ", ".join(formats.instructions(precision)) for precision in formats.PRODUCTS
-    }
-    phrases = [f"{precision} by {names}" for precision, names in instructions.items() if names]
-    if lacking := [precision for precision, names in instructions.items() if not names]:
-        phrases.append(f"no {', '.join(lacking)} (not faster than fp32)")
+    named = {each: ", ".join(formats.instructions(each)) for each in formats.PRODUCTS}
+    phrases = [f"{precision} by {names}" for precision, names in named.items() if names]
+    if lacking := ", ".join(precision for precision, names in named.items() if not names):
+        phrases.append(f"no {lacking} (not faster than fp32)")
     return "; ".join(phrases)
 
 
@@ -115,16 +109,13 @@ def _packages(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check(package, False, problem.removeprefix("is "), f"Run: {fix}")
 
 
-def _space(
-    name: str, path: Path, needed_gb: float, fix: str, least_gb: float | None = None
-) -> Check:
+def _space(name: str, path: Path, needed_gb: float, fix: str, least_gb: float = inf) -> Check:
     """Check the free space; from `least_gb`, if given, up to `needed_gb` it is only a warning."""
     while not path.exists():
         path = path.parent
     free = shutil.disk_usage(path).free / 1e9
-    ok = free >= (needed_gb if least_gb is None else least_gb)
     text = f"{free:.1f} GB free, {needed_gb:.0f} needed"
-    return Check(name, ok, text, fix, warn=free < needed_gb)
+    return Check(name, free >= min(needed_gb, least_gb), text, fix, warn=free < needed_gb)
 
 
 def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
@@ -136,8 +127,7 @@ def _docker(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
             yield Check(f"release {release}", True, contents)
     servers = {config.server.image or config.server.release: config.server for config in configs}
     for name, server in servers.items() if engine.ok else ():
-        image = partial(containers.require_image, server)
-        yield check_call(f"image {name}", "{}", image)
+        yield check_call(f"image {name}", "{}", partial(containers.require_image, server))
     if engine.ok and any(config.device == "gpu" for config in configs):
         # an engine in a virtual machine may provide GPUs without listing the runtime
         has = "nvidia" in containers.docker("info", "--format={{json .Runtimes}}").stdout
@@ -166,19 +156,13 @@ def matches_target(name: str, target: str) -> bool:
 
 
 def target_name(name: str) -> str:
-    """Return a device's name as in published tables and parameter files.
-
-    NVML's names change with the driver. Some results were published under the name of the machine.
-    """
+    """Return a device's name as in published tables and parameter files."""
     name = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     return NAMES.get(name, f"NVIDIA {name}")
 
 
 def this_gpu() -> Gpu:
-    """Return the GPU of this machine that CUDA takes first, as its driver reports it.
-
-    Raises `DeviceError` without a driver, a GPU or the package that queries it.
-    """
+    """Return the GPU that CUDA takes first; raise `DeviceError` if none can be queried."""
     if not gpu.has_driver():
         raise DeviceError(f"This machine has no NVIDIA driver. {NO_DRIVER}")
     with gpu.opened() as device:
@@ -203,16 +187,12 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         yield Check("NVIDIA driver", ok, f"found, but {absent[0]}", absent[1], warn=True)
         return
     name, driver, target = str(record["name"]), str(record["driver"]), configs[0].gpu
-    reason, doubt = (
-        next(filter(None, (ask(config.server, driver) for config in configs)), "")
-        for ask in (preflight.driver_obstacle, preflight.driver_doubt)
-    )
+    faults = [preflight.driver_faults(config.server, driver) for config in configs]
+    reason, doubt = (next(filter(None, each), "") for each in zip(*faults, strict=True))
     text = f"{driver}, CUDA {record['cuda']}"
     yield Check("NVIDIA driver", not reason, text, reason or doubt, warn=bool(doubt))
-    fix = (
-        f"The parameter file is for {target}, so results are not comparable. "
-        "Run: triton-notebooks params new"
-    )
+    fix = f"The parameter file is for {target}, so results are not comparable. "
+    fix += "Run: triton-notebooks params new"
     yield Check("GPU", True, name, fix, warn=not matches_target(name, target))
     total, used = record["memory_total_mb"], record["memory_used_mb"]
     if isinstance(total, int) and isinstance(used, int):
@@ -220,13 +200,14 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
         text = f"{free:.1f} of {total / 1000:.1f} GB free, {GPU_GB:.0f} needed"
         fix = "Stop the processes that use it. List them: nvidia-smi"
         yield Check("GPU memory", free >= GPU_GB, text, fix)
+    # each of these values is a text if there is no answer: why
     others, memory = record["other_processes"], record["other_memory_mb"]
-    text = _text(others, f"{others} other, using {memory} MB")
-    fix = f"Stop them. {NOISY}"
-    yield Check("GPU processes", True, text, fix, warn=isinstance(others, int) and others > 0)
+    text = others if isinstance(others, str) else f"{others} other, using {memory} MB"
+    has_others = isinstance(others, int) and others > 0
+    yield Check("GPU processes", True, text, f"Stop them. {NOISY}", warn=has_others)
     throttled = record["throttle_reasons"]
-    reasons = [str(entry) for entry in throttled] if isinstance(throttled, list) else []
-    text = _text(throttled, f"limited by {', '.join(reasons)}" if reasons else "not throttled")
+    reasons = list(map(str, throttled)) if isinstance(throttled, list) else []
+    text = f"limited by {', '.join(reasons)}" if reasons else str(throttled or "not throttled")
     fix = f"Check its cooling and power supply. {NOISY}"
     yield Check("GPU clocks", True, text, fix, warn=bool(gpu.THROTTLED & set(reasons)))
     limit, default = record["power_limit_w"], record["power_limit_default_w"]
@@ -234,14 +215,8 @@ def gpu_checks(configs: Sequence[ConvertConfig]) -> Iterator[Check]:
     fix = f"The default is {default} W. Run as root: nvidia-smi --power-limit={default}"
     text = f"{limit:g} W" if isinstance(limit, float) else str(limit)
     yield Check("GPU power limit", True, text, fix, warn=low)
-    mig, ecc = str(record["mig"]), str(record["ecc"])
     fix = "Only a slice of the GPU is used. Run as root: nvidia-smi --multi-instance-gpu=0"
-    yield Check("MIG", True, mig, fix, warn=mig == "on")
+    yield Check("MIG", True, str(record["mig"]), fix, warn=record["mig"] == "on")
     fix = "The default is on, which costs bandwidth. Run as root and restart: "
     fix += "nvidia-smi --ecc-config=1"
-    yield Check("ECC", True, ecc, fix, warn=ecc == "off")
-
-
-def _text(value: JsonValue, text: str) -> str:
-    """Return `text`, or the driver's `value` if it is itself a text: why there is no answer."""
-    return value if isinstance(value, str) else text
+    yield Check("ECC", True, str(record["ecc"]), fix, warn=record["ecc"] == "off")

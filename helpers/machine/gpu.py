@@ -1,12 +1,8 @@
 """What a GPU and its driver report through NVML, as one record with words and units.
 
-A record never identifies the machine: no serial number, no UUID, no process. `pynvml` (of
-nvidia-ml-py) is imported when a GPU is queried. A value that a device or an old driver cannot give
-is "not supported". Without a driver or its library the record holds only the reason: a query never
-raises.
-
-Source of names and meanings: NVIDIA, NVML API Reference Guide, "Device Queries" and
-"NvmlClocksEventReasons".
+A record never identifies the machine: no serial number, no UUID, no process. A query never raises:
+a value that a device or an old driver cannot give is "not supported". Source of names and meanings:
+NVIDIA, NVML API Reference Guide, "Device Queries" and "NvmlClocksEventReasons".
 """
 
 import os
@@ -16,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TypeVar
 
+import psutil
 from pydantic import JsonValue
 
 Answer = TypeVar("Answer")
@@ -76,14 +73,10 @@ def _on(state: int) -> str:
     return "on" if state else "off"
 
 
-def _cuda(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
 QUERIES: dict[str, Query[JsonValue]] = {
     "name": lambda n, gpu: n.nvmlDeviceGetName(gpu),
     "driver": lambda n, _: n.nvmlSystemGetDriverVersion(),
-    "cuda": lambda n, _: _cuda(n.nvmlSystemGetCudaDriverVersion_v2()),
+    "cuda": lambda n, _: "{}.{}".format(*divmod(n.nvmlSystemGetCudaDriverVersion_v2() // 10, 100)),
     "compute_capability": lambda n, gpu: "{}.{}".format(*n.nvmlDeviceGetCudaComputeCapability(gpu)),
     "memory_total_mb": lambda n, gpu: round(n.nvmlDeviceGetMemoryInfo(gpu).total / 1e6),
     "memory_used_mb": lambda n, gpu: round(n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6),
@@ -100,9 +93,8 @@ QUERIES: dict[str, Query[JsonValue]] = {
     "persistence": lambda n, gpu: _on(n.nvmlDeviceGetPersistenceMode(gpu)),
     "throttle_reasons": lambda n, gpu: [*_throttle_reasons(n, gpu)],
 }
-UTILIZATION: dict[
-    str, Query[float]
-] = {  # a share from 0 to 1, MB and watts, as in the columns of a row
+# a share from 0 to 1, MB and watts, as in the columns of a row
+UTILIZATION: dict[str, Query[float]] = {
     "gpu_utilisation": lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     "gpu_memory_mb": lambda n, gpu: n.nvmlDeviceGetMemoryInfo(gpu).used / 1e6,
     "gpu_power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
@@ -169,8 +161,6 @@ class Device:
 
 
 def _with_descendants(pids: Collection[int]) -> set[int]:
-    import psutil
-
     family = set(pids)
     for pid in pids:
         with suppress(psutil.Error):

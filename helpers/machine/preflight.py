@@ -1,15 +1,10 @@
-"""Whether an experiment can run on this machine, and if not, why.
-
-This module combines checks of others in order: of a format's packages (`formats`), a release's
-drivers (`config.releases`) and a backend's formats (`triton.native`). No check needs a notebook
-kernel.
-"""
+"""Whether an experiment can run on this machine, and if not, why."""
 
 from functools import cache
 from pathlib import Path
 
 from helpers import formats, models
-from helpers.config import CompareConfig, ConvertConfig, Server, StageConfig, releases
+from helpers.config import ConvertConfig, ServedConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu, packages
 from helpers.triton import binaries, containers, native
@@ -38,27 +33,17 @@ def gpu_obstacle(config: StageConfig) -> str:
     version, reason = _driver()
     if prevents_cuda(reason) and config.server.kind == "embedded":  # Docker may run elsewhere
         return f"it needs {config.gpu}, but NVIDIA's driver does not respond: {reason}"
-    return driver_obstacle(config.server, version)
+    return driver_faults(config.server, version)[0]
 
 
-def driver_obstacle(server: Server, version: str) -> str:
-    """Return why the server does not run on this driver; empty if it does, or `version` is none."""
-    if not numbers(version):
-        return ""
-    if server.kind == "docker":
-        return releases.driver_obstacle(server.release, version)
-    if server.kind == "embedded" and numbers(version) < numbers(LOWEST_FOR_EMBEDDED):
-        return (
-            f"Driver {version} is too old. The embedded Triton {server.release} needs "
-            f"{LOWEST_FOR_EMBEDDED} or newer."
-        )
-    return ""
-
-
-def driver_doubt(server: Server, version: str) -> str:
-    """Return why it is not known whether the server runs on this driver; empty if it is known."""
-    in_image = server.kind == "docker" and numbers(version)
-    return releases.driver_warning(server.release, version) if in_image else ""
+def driver_faults(server: Server, version: str) -> tuple[str, str]:
+    """Return why the server does not run on this driver, and why it may not; empty if it does."""
+    if server.kind == "docker" and numbers(version):
+        return releases.driver_faults(server.release, version)
+    if server.kind == "embedded" and () < numbers(version) < numbers(LOWEST_FOR_EMBEDDED):
+        needs = f"The embedded Triton {server.release} needs {LOWEST_FOR_EMBEDDED} or newer."
+        return f"Driver {version} is too old. {needs}", ""
+    return "", ""
 
 
 def prevents_cuda(reason: str) -> bool:
@@ -80,12 +65,9 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-@cache
+@cache  # a parameter file has dozens of experiments
 def server_obstacle(server: Server) -> str:
-    """Return why the server that a target names is not available; empty if it is.
-
-    Each server is checked once per process: a parameter file has dozens of experiments.
-    """
+    """Return why the server that a target names is not available; empty if it is."""
     try:
         for name in binaries.BINARIES if server.kind == "embedded" else ("perf_analyzer",):
             binaries.require(name)
@@ -106,10 +88,8 @@ def server_obstacle(server: Server) -> str:
 
 
 def why_lesson_unavailable(config: StageConfig) -> str:
-    """Return why the stage cannot compare configurations on the target's server; empty if it can
-    or compares none.
-    """
-    if isinstance(config, CompareConfig) and config.server.kind == "remote":
+    """Return why the stage cannot compare servers on this target; empty if it can or does not."""
+    if isinstance(config, ServedConfig) and config.server.kind == "remote":
         return (
             "The stage starts one server per configuration, which is impossible with a remote "
             "server. Use another server.kind."
@@ -119,14 +99,12 @@ def why_lesson_unavailable(config: StageConfig) -> str:
 
 def _format_obstacle(config: ConvertConfig) -> str:
     """Return what the formats or the server's backends for them do not have; empty if nothing."""
+    how = "Set server.kind to docker or remote."
     if backend := models.get(config.model).BACKEND:
         lacks = config.server.kind == "embedded" and backend != "python"
-        how = "Set server.kind to docker or remote."
         return f"The embedded server has no backend {backend}. {how}" if lacks else ""
-    for name, precision in (
-        (config.export_format, config.export_precision),
-        (config.format, config.precision),
-    ):
+    exported = (config.export_format, config.export_precision)
+    for name, precision in (exported, (config.format, config.precision)):
         supported = formats.get(name).PRECISIONS.get(config.device, ())
         if precision not in supported:
             has = f"Use one of {', '.join(supported)}." if supported else "Use another format."
@@ -136,8 +114,5 @@ def _format_obstacle(config: ConvertConfig) -> str:
     if config.server.is_native:
         return native.why_unavailable(config)
     if config.accelerator != "none":
-        return (
-            f"The embedded server does not support accelerator {config.accelerator}. "
-            "Set server.kind to docker or remote."
-        )
+        return f"The embedded server does not support accelerator {config.accelerator}. {how}"
     return formats.missing(config.format, "gpu") if config.device == "gpu" else ""

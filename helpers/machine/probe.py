@@ -39,6 +39,9 @@ class Distribution(NamedTuple):
     code: dict[str, str]
 
 
+Installed = dict[str, list[Distribution]]  # by top-level module
+
+
 def fault(name: str, version: str = "", problem: str = "is not installed") -> Fault:
     """Return what is wrong with a package, and the command that installs it (again)."""
     lock, pin = LOCKS.get(name, "-r docker/requirements.lock"), f"{name}=={version}"
@@ -49,7 +52,7 @@ def fault(name: str, version: str = "", problem: str = "is not installed") -> Fa
     return Fault(name, f"{version} {problem}".strip(), f"pip install {again}--no-deps {pin}")
 
 
-def owners() -> dict[str, list[Distribution]]:
+def owners() -> Installed:
     """Map each top-level module to its distributions, each the first of its name on the path."""
     distributions: dict[str, dict[str, Distribution]] = {}
     for record in (file for path in sys.path for file in Path(path).glob("*.dist-info/RECORD")):
@@ -62,7 +65,7 @@ def owners() -> dict[str, list[Distribution]]:
     return {root: list(named.values()) for root, named in distributions.items()}
 
 
-def faults(name: str, installed: dict[str, list[Distribution]]) -> Iterator[Fault]:
+def faults(name: str, installed: Installed) -> Iterator[Fault]:
     """Import a module, and check the files of its package and of the packages that it imports."""
     root, before = name.partition(".")[0], set(sys.modules)
     same = sorted(dist for dist in installed.get(root, ()) if f"{root}/__init__.py" in dist.code)
@@ -80,7 +83,7 @@ def faults(name: str, installed: dict[str, list[Distribution]]) -> Iterator[Faul
         yield from lost(other, installed)
 
 
-def lost(root: str, installed: dict[str, list[Distribution]]) -> Iterator[Fault]:
+def lost(root: str, installed: Installed) -> Iterator[Fault]:
     """Yield a fault for each code file that is missing, or empty although it had content."""
     for dist in installed.get(root, ()):
         for path, size in dist.code.items():
@@ -90,9 +93,7 @@ def lost(root: str, installed: dict[str, list[Distribution]]) -> Iterator[Fault]
 
 
 def diagnose(
-    error: BaseException,
-    root: str = "a package",
-    installed: dict[str, list[Distribution]] | None = None,
+    error: BaseException, root: str = "a package", installed: Installed | None = None
 ) -> Fault:
     """Return what an error of the import of `root` means, and for which package."""
     installed = installed or owners()
@@ -110,16 +111,14 @@ def diagnose(
     return blamed(root, f"cannot be imported ({reason})", installed)
 
 
-def blamed(
-    name: str, problem: str, installed: dict[str, list[Distribution]] | None = None
-) -> Fault:
+def blamed(name: str, problem: str, installed: Installed | None = None) -> Fault:
     """Return what is wrong with the package of a module."""
     root = name.partition(".")[0]
     dist = (installed or owners()).get(root, [Distribution(root, "", "", {})])[0]
     return fault(dist.name, dist.version, problem)
 
 
-def folders(installed: dict[str, list[Distribution]]) -> dict[str, int]:
+def folders(installed: Installed) -> dict[str, int]:
     """Return the folders of the modules and libraries that this process loaded, with mtimes."""
     files = (getattr(module, "__dict__", {}).get("__file__") for module in sys.modules.values())
     paths = {os.path.dirname(file) for file in files if file}

@@ -19,7 +19,6 @@ CPUINFO = Path("/proc/cpuinfo")
 REPORTING = ("matplotlib", "seaborn", "pandas", "nbconvert")
 NO_ACCELERATOR: dict[str, JsonValue] = {"accelerators_per_node": 0, "accelerator_model_name": ""}
 
-
 # Cached: a run needs them for each of its stages, and reading a package's metadata takes long
 _distribution, _installed = cache(formats.distribution), cache(formats.installed_version)
 
@@ -30,13 +29,12 @@ def versions(config: StageConfig) -> dict[str, str]:
     serving: dict[str, str] = {}
     if isinstance(config, ExportConfig):
         model = models.get(config.model)
-        modules = ["numpy", *([] if model.BACKEND else [model.FRAMEWORK])]
-        modules += formats.get(config.export_format).RUNTIME
-        if isinstance(config, ConvertConfig):
-            modules += formats.get(config.format).RUNTIME
+        used = [config.export_format]
+        used += [config.format] if isinstance(config, ConvertConfig) else []
         if isinstance(config, LessonConfig) and config.stage == "precision":  # it converts too
-            name = formats.most_precisions(config.export_format, config.device)
-            modules += formats.get(name).RUNTIME
+            used.append(formats.most_precisions(config.export_format, config.device))
+        modules = ["numpy", *([] if model.BACKEND else [model.FRAMEWORK])]
+        modules += [module for name in used for module in formats.get(name).RUNTIME]
         if ensemble := models.ensemble(config.model, config.lookup):
             modules += ensemble.RUNTIME
         names = tuple(map(_distribution, modules))
@@ -46,30 +44,24 @@ def versions(config: StageConfig) -> dict[str, str]:
 
             serving = binaries.versions()
     installed = {name: _installed(name) or "not installed" for name in names} | serving
+    for one in getattr(config, "candidates", ()):
+        installed |= versions(one)
     return {"python": platform.python_version(), **installed}
 
 
 def git_commit() -> str:
     """Return the source's commit, with "-dirty" if files differ from it; "unknown" without git."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return answer.stdout.strip() or "unknown"
 
 
 def machine(gpu: str, device: str = "cpu") -> dict[str, JsonValue]:
-    """Describe this machine in the fields of MLPerf's system description, without a host or user
-    name.
-
-    Source of the field names: github.com/mlcommons/policies, submission_rules.adoc, "System
-    description".
+    """Describe this machine, without a host or user name, in the fields of MLPerf's "System
+    description". Source: github.com/mlcommons/policies, submission_rules.adoc.
     """
     sockets = _sockets()
     return {

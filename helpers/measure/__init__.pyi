@@ -1,82 +1,55 @@
-from .background import RETRY_VARIABLE, retry_seconds
-from .candidates import (
-    Candidate,
-    Comparison,
-    LoadSession,
-    Point,
-    Variant,
-    measure_interleaved,
-    open_session,
-    ratio_of,
-    served,
-)
-from .changes import what_changed
-from .checks import (
-    KEPT_SHARE,
-    MATCH_RATE,
-    MATCHED_SHARE,
-    check,
-    compare,
-    compute_reference,
-    evaluate,
-    evaluate_alone,
-    evaluate_under_load,
-    evaluation_outputs,
-    outputs_of,
-    reference_outputs,
-    served_precision,
-)
-from .command import command_line
-from .interleave import Ratio
-from .loadgen import crosscheck
-from .offline import measure_offline
-from .online import measure_online
-from .operators import profile_operators
-from .parity_plot import show_parity
-from .peaks import highest_peaks
-from .rows import Window
-from .statistics import Interval, check_budget, littles_law
-from .words import TOLERANCES, interval, with_intervals
-
-__all__ = [
-    "KEPT_SHARE",
-    "MATCHED_SHARE",
-    "MATCH_RATE",
-    "RETRY_VARIABLE",
-    "TOLERANCES",
-    "Candidate",
-    "Comparison",
-    "Interval",
-    "LoadSession",
-    "Point",
-    "Ratio",
-    "Variant",
-    "Window",
-    "check",
-    "check_budget",
-    "command_line",
-    "compare",
-    "compute_reference",
-    "crosscheck",
-    "evaluate",
-    "evaluate_alone",
-    "evaluate_under_load",
-    "evaluation_outputs",
-    "highest_peaks",
-    "interval",
-    "littles_law",
-    "measure_interleaved",
-    "measure_offline",
-    "measure_online",
-    "open_session",
-    "outputs_of",
-    "profile_operators",
-    "ratio_of",
-    "reference_outputs",
-    "retry_seconds",
-    "served",
-    "served_precision",
-    "show_parity",
-    "what_changed",
-    "with_intervals",
-]
+from .background import RETRY_VARIABLE as RETRY_VARIABLE
+from .background import exclusive_lock as exclusive_lock
+from .background import retry_seconds as retry_seconds
+from .background import wait_until_quiet as wait_until_quiet
+from .candidates import Candidate as Candidate
+from .candidates import Comparison as Comparison
+from .candidates import LoadSession as LoadSession
+from .candidates import Point as Point
+from .candidates import Variant as Variant
+from .candidates import load_race as load_race
+from .candidates import measure_interleaved as measure_interleaved
+from .candidates import open_session as open_session
+from .candidates import prepared_requests as prepared_requests
+from .candidates import ratio_of as ratio_of
+from .candidates import served as served
+from .changes import QUANTISED as QUANTISED
+from .changes import what_changed as what_changed
+from .checks import KEPT_SHARE as KEPT_SHARE
+from .checks import MATCH_RATE as MATCH_RATE
+from .checks import MATCHED_SHARE as MATCHED_SHARE
+from .checks import check as check
+from .checks import compare as compare
+from .checks import compute_reference as compute_reference
+from .checks import distances as distances
+from .checks import evaluate as evaluate
+from .checks import evaluate_alone as evaluate_alone
+from .checks import evaluate_under_load as evaluate_under_load
+from .checks import evaluation_outputs as evaluation_outputs
+from .checks import match_rate as match_rate
+from .checks import outputs_of as outputs_of
+from .checks import reference_outputs as reference_outputs
+from .command import command_line as command_line
+from .cost import cost_in_words as cost_in_words
+from .cost import cost_per_million as cost_per_million
+from .cost import over_cost as over_cost
+from .cost import over_memory as over_memory
+from .energy import watch_energy as watch_energy
+from .interleave import Race as Race
+from .loadgen import crosscheck as crosscheck
+from .memory import watch_bounded as watch_bounded
+from .offline import measure_offline as measure_offline
+from .online import measure_online as measure_online
+from .operators import profile_operators as profile_operators
+from .parity_plot import show_parity as show_parity
+from .peaks import highest_peaks as highest_peaks
+from .rows import Window as Window
+from .statistics import Interval as Interval
+from .statistics import check_budget as check_budget
+from .statistics import geometric_mean as geometric_mean
+from .statistics import littles_law as littles_law
+from .statistics import log_interval as log_interval
+from .statistics import percentile_interval as percentile_interval
+from .words import TOLERANCES as TOLERANCES
+from .words import interval as interval
+from .words import with_intervals as with_intervals

@@ -39,6 +39,7 @@ from helpers.triton import (
 WINDOWS = 3  # perf_analyzer reports once it has three
 WINDOW_STRETCH = 1.2  # by which it lengthens its measurement interval
 ATTEMPTS = 4
+LOST_RECORDS = 12  # see `_read`: a fast model with many inputs loses every second record
 FEWEST_REQUESTS = 5  # in a run, for a throughput of its own
 SHORTEST_INTERVAL_MS = 100
 CLOCK_SECONDS = 0.05  # by which the system's clock may move in a run: an adjustment, not a step
@@ -57,29 +58,27 @@ OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
 COUNTED = re.compile(
     r"(?:^ *(?P<model>\S+), version: \S+)?\s+Inference count: (?P<samples>\d+)"
     r"\s+Execution count: (?P<executions>\d+)(?:\s+Cache.*)*"
-    r"\s+Successful request count: (?P<requests>\d+)\s+Avg request latency: (?P<spent>.*)",
+    r"\s+Successful request count: (?P<requests>\d+)\s+Avg request latency: "
+    # in microseconds; an ensemble itself has no such parts
+    r"(?:.*queue (?P<server_queue_ms>\d+) usec \+ compute input (?P<server_compute_input_ms>\d+) "
+    r"usec \+ compute infer (?P<server_compute_infer_ms>\d+) usec "
+    r"\+ compute output (?P<server_compute_output_ms>\d+) usec)?",
     re.MULTILINE,
 )
 SERVER_COMPONENTS = [name for name in LATENCY_COMPONENTS if name.startswith("server")]
-SPENT = re.compile(  # in microseconds
-    r"queue (?P<server_queue_ms>\d+) usec \+ compute input (?P<server_compute_input_ms>\d+) usec "
-    r"\+ compute infer (?P<server_compute_infer_ms>\d+) usec "
-    r"\+ compute output (?P<server_compute_output_ms>\d+) usec"
-)
 TIMES = re.compile(rb'"timestamp":(\d+)|"response_timestamps":\[([\d,]*)\]')
 
 
 @contextmanager
 def input_data(samples: Arrays) -> Iterator[Path]:
     """Write a batch of real samples as perf_analyzer's JSON; it sends them one after the other."""
-    columns = {
-        name: [
-            {"content": {"b64": b64encode(row.tobytes()).decode()}, "shape": row.shape}
-            for row in array
-        ]
-        for name, array in samples.items()
-    }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [
+        {
+            name: {"content": {"b64": b64encode(array.tobytes()).decode()}, "shape": array.shape}
+            for name, array in zip(samples, sample, strict=True)
+        }
+        for sample in zip(*samples.values(), strict=True)
+    ]
     with temporary_folder() as folder:
         path = folder / "inputs.json"
         path.write_text(json.dumps({"data": rows}))
@@ -111,14 +110,10 @@ class LoadPoint:
 
 
 def interval_ms(
-    request_count: int,
-    runs: int,
-    request_seconds: float,
-    shortest: int = SHORTEST_INTERVAL_MS,
+    request_count: int, runs: int, request_seconds: float, shortest: int = SHORTEST_INTERVAL_MS
 ) -> int:
-    """Return the length of a window (ms), `shortest` at least. `runs` runs then have
-    `request_count` requests after the first ones, and each run has one more than a throughput
-    needs.
+    """Return the length of a window (ms), `shortest` at least. `runs` runs then have enough
+    requests after the first ones, and each run one more than a throughput needs.
     """
     per_run = max(ceil(request_count / runs), FEWEST_REQUESTS) + 1
     needed_ms = (ceil(per_run / WINDOWS) + 1 / WINDOWS) * request_seconds * 1000
@@ -135,35 +130,32 @@ def gaps_us(point: LoadPoint) -> NDArray[np.int64]:
 
 
 def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
-    """Return perf_analyzer's command line; its records go to `folder`."""
-    size = 1 if point.flat else point.batch_size
+    """Return perf_analyzer's command line; its records go to `folder`.
+
+    An open loop is asynchronous, because a thread that waits for a response would be late for the
+    next request. It has one thread, because perf_analyzer announces the start without a lock, and
+    another thread may miss that.
+    """
+    size, clients = 1 if point.flat else point.batch_size, point.concurrency
+    closed_loop = [
+        *("--concurrency-range", f"{clients}:{clients}"),
+        *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
+        *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
+    ]
+    open_loop = [
+        *("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests)),
+        *("--async", "--max-threads", "1"),
+    ]
     return [
         str(perf_analyzer()),
         *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(size)),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
         *(("--output-shared-memory-size", str(OUTPUT_BYTES)) if point.flat else ()),
-        *(_open_loop(point, folder) if point.rate else _closed_loop(point)),
+        *(open_loop if point.rate else closed_loop),
         *("--verbose-csv", "-f", f"{folder}/out.csv"),
         *("--profile-export-file", f"{folder}/out.json"),
     ]
-
-
-def _closed_loop(point: LoadPoint) -> list[str]:
-    return [
-        *("--concurrency-range", f"{point.concurrency}:{point.concurrency}"),
-        *("--measurement-mode", "time_windows", "--measurement-interval", str(point.interval_ms)),
-        *("--stability-percentage", "999", "--max-trials", str(WINDOWS)),
-    ]
-
-
-def _open_loop(point: LoadPoint, folder: Path) -> list[str]:
-    """Return the options of request-rate mode. It is asynchronous, because a thread that waits for
-    a response would be late for the next request. It has one thread, because perf_analyzer
-    announces the start without a lock, and another thread may miss that.
-    """
-    every = ("--request-intervals", str(folder / "gaps"), "--request-count", str(point.requests))
-    return [*every, "--async", "--max-threads", "1"]
 
 
 def run(point: LoadPoint, server: Server) -> Window:
@@ -173,8 +165,9 @@ def run(point: LoadPoint, server: Server) -> Window:
     Remove shared memory of earlier runs before, and of this run after. Raises `ServerError` if
     Triton ended meanwhile, `MeasurementError` if perf_analyzer did not measure.
     """
-    failure = "perf_analyzer left no record of its requests"
-    for _ in range(ATTEMPTS):
+    failure, attempts, lost = "perf_analyzer did not measure", 0, 0
+    while attempts < ATTEMPTS and lost < LOST_RECORDS:
+        attempts += 1
         remove_shared_memory(point.regions)
         with temporary_folder() as folder:
             clock = time.time() - time.monotonic()
@@ -197,7 +190,10 @@ def run(point: LoadPoint, server: Server) -> Window:
                 return window
             elif not has_room(folder):
                 raise OSError("the disk has no space for perf_analyzer's record of requests")
-    raise MeasurementError(f"{failure} ({ATTEMPTS} attempts)")
+            else:
+                failure = "perf_analyzer left no record of its requests"
+                attempts, lost = attempts - 1, lost + 1
+    raise MeasurementError(f"{failure} ({attempts + lost} attempts)")
 
 
 def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
@@ -231,8 +227,7 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     per request for an image). The file is therefore searched for times, not parsed.
 
     With shared memory it writes arbitrary bytes as values. Once in thousands of requests they are
-    not a number, and its JSON writer stops without a message. The times are not affected, so the
-    run is repeated.
+    not a number, and its JSON writer stops without a message. Such a run is repeated.
     """
     path = folder / "out.json"
     if not path.exists() or not path.stat().st_size:
@@ -249,20 +244,16 @@ def _read(folder: Path, point: LoadPoint) -> Window | None:
     with (folder / "out.csv").open() as csv_file:
         row = next(csv.DictReader(csv_file))
     # its client's parts, in microseconds; of an ensemble it leaves the queue of the parts out
-    components = {
-        "client_send_ms": float(row["Client Send"]) / 1000,
-        "client_recv_ms": float(row["Client Recv"]) / 1000,
-    }
+    columns = {"client_send_ms": "Client Send", "client_recv_ms": "Client Recv"}
+    components = {name: float(row[column]) / 1000 for name, column in columns.items()}
     log = (folder / "log").read_text(errors="replace")
     overheads = OVERHEAD.findall(log)
     overhead = float(overheads[-1]) / 100 if overheads else nan
     requests = np.array(sorted(times, key=lambda pair: pair[1]), dtype=np.int64)
     sent = None
     if point.rate:
-        if len(requests) != point.requests:
-            raise MeasurementError(
-                f"perf_analyzer completed {len(requests)} of {point.requests} requests"
-            )
+        if (done := len(requests)) != point.requests:
+            raise MeasurementError(f"perf_analyzer completed {done} of {point.requests} requests")
         due = np.cumsum(gaps_us(point) * 1000)
         ranks = np.argsort(np.argsort(requests[:, 0], kind="stable"))  # in the order of sending
         sent = requests[:, 0]
@@ -277,27 +268,24 @@ def _served(window: Window, log: str, parts: Sequence[str], samples: int = 1) ->
     """Add Triton's counts of the windows, as perf_analyzer read them: requests and samples per
     execution. A sample that Triton counts stands for `samples`.
 
-    Add the server's components of the mean latency too, summed over the parts of an ensemble.
-    Network is the rest of the mean latency, and so may be negative. Without the statistics of a
-    part there are no components: they are never attributed to another.
+    Add the server's components of the mean latency too, summed over the parts of an ensemble; none
+    without the statistics of a part. Network is the rest of the mean, and so may be negative.
     """
     report = log.rpartition("  Server: ")[2]
     counted = {match["model"] or "": match for match in COUNTED.finditer(report)}
-    spent = [SPENT.search(counted[name]["spent"]) if name in counted else None for name in parts]
-    components: dict[str, float] = {}
-    if all(spent):
+    spent = [counted.get(name) for name in parts]
+    components, models = dict[str, float](), dict[str, float]()
+    if all(match and match["server_queue_ms"] for match in spent):
         for column in SERVER_COMPONENTS:
             components[column] = sum(int(match[column]) for match in spent if match) / 1000
+        for name, match in zip(parts, spent, strict=True) if len(parts) > 1 else ():
+            models[name] = sum(int(match[column]) for column in SERVER_COMPONENTS if match) / 1000
         components |= window.components
         some = window.steady if len(window.requests) > window.concurrency else window
         mean = float(some.sent_latencies_ms.mean())
         components["network_server_send_recv_ms"] = mean - sum(components.values())
-    graph = counted.get(parts[-1])
-    return replace(
-        window,
-        components=components,
-        counted=int(counted[""]["requests"]) if "" in counted else None,
-        average_batch_size=samples * int(graph["samples"]) / max(int(graph["executions"]), 1)
-        if graph
-        else None,
-    )
+    model, graph = counted.get(""), counted.get(parts[-1])
+    size = graph and samples * int(graph["samples"]) / max(int(graph["executions"]), 1)
+    requests = model and int(model["requests"])
+    window = replace(window, components=components, models=models)
+    return replace(window, counted=requests, average_batch_size=size)

@@ -62,16 +62,13 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
 
 
 def cores() -> int:
-    """Return the host's logical cores, of which `others_cores` are a part. A quota does not count:
-    it takes no core away from others, and they take none from it while the host has free ones.
-    """
+    """Return the host's logical cores. A quota does not count: others have the host's free ones."""
     return os.cpu_count() or 1
 
 
 def machine_speed() -> float:
     """Measure the machine's speed: GFLOP/s of a fixed matrix multiplication on all cores, in the
-    fastest part of a twentieth of a second. A short disturbance does not change it; one of several
-    seconds, such as another guest of the host, does.
+    fastest part of a twentieth of a second. Only a disturbance of several seconds changes it.
     """
     left = np.full((SPEED_SIZE, SPEED_SIZE), 1.5, np.float32)
     right = left.T.copy()
@@ -92,30 +89,21 @@ def retry_seconds() -> float:
     return float(os.environ.get(RETRY_VARIABLE) or PATIENCE_SECONDS)
 
 
-def wait_until_quiet(
-    others_cores: Callable[[], float] | None = None, monitored_seconds: float = 0.0
-) -> float:
-    """Wait until other processes are idle, at most for the retry budget; return the cores they
-    still use.
-
-    If `others_cores` has monitored them for `monitored_seconds`, subtract that time from the wait.
-    """
+def wait_until_quiet() -> float:
+    """Wait until others are idle, for the retry budget at most; return the cores they still use."""
     deadline = time.monotonic() + retry_seconds()
-    if others_cores is None:
-        others_cores, monitored_seconds = monitor_background(), 0.0
     while True:
-        time.sleep(max(0.0, QUIET_SECONDS - monitored_seconds))
+        others_cores = monitor_background()
+        time.sleep(QUIET_SECONDS)
         if (remained := others_cores()) <= OTHERS_SHARE * cores() or time.monotonic() > deadline:
             return remained
-        others_cores, monitored_seconds = monitor_background(), 0.0
 
 
 @contextmanager
 def exclusive_lock() -> Iterator[None]:
     """Let one measurement run at a time on this host, for all users together: a second one waits.
 
-    The folder of temporary files is locked itself, because a file there would be closed to other
-    users.
+    The folder of temporary files itself is locked: a file there would be closed to other users.
     """
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
     try:

@@ -4,30 +4,31 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from helpers.config import CompareConfig, LessonConfig, artifact_folder, results_folder
+from helpers.config import LessonConfig, ServedConfig, artifact_folder, results_folder
 from helpers.errors import DeploymentError, MeasurementError
 from helpers.inference import require
 from helpers.machine import why_lesson_unavailable
-from helpers.measure import analyzer, background, memory, sweep
-from helpers.measure.interleave import Ratio, interleave, paired_ratio
+from helpers.measure import analyzer, background, memory, statistics, sweep
+from helpers.measure.interleave import Race, interleave, paired_ratio
 from helpers.measure.rows import Window, block_size, measure_row
 from helpers.measure.statistics import MIN_RUNS, check_budget, geometric_mean
 from helpers.models import Arrays
-from helpers.results import Row
+from helpers.results import Estimate, Row
 from helpers.store import Artifact
 from helpers.triton import Server, serve, write_repository
 
-EARLY_STOP_RATIO = (
-    0.85  # of the baseline's throughput: a candidate that slow does not become faster
-)
+# Of the baseline's throughput: a candidate that slow does not become faster
+EARLY_STOP_RATIO = 0.85
 NO_REQUESTS = "a run has only the first request of each client: increase measurement_seconds"
 RUN_SECONDS = 1.2  # of load; perf_analyzer takes about as long to begin and to end
+SMALL_BYTES = 4096  # of a request that travels over HTTP
 MOST_ROUNDS, ROUND_SECONDS = 4, 2.0  # of variants
 
 
@@ -36,7 +37,7 @@ class Candidate:
     """A server, how its model is configured, and how many clients it has."""
 
     server: Server
-    config: CompareConfig
+    config: ServedConfig
     clients: int
     request_seconds: float = 0.0  # of a request that is alone
 
@@ -45,12 +46,14 @@ class Candidate:
 class Comparison:
     """The measurements of a candidate, with the ratio of its throughput to the baseline's."""
 
-    ratio: Ratio
+    ratio: Estimate
     rounds: int
     throughput: float  # samples/s
     p99_latency_ms: float
     budget: str  # whether p99 is within it: "met", "not met", "unconfirmed"; empty without one
     background_cpu_cores: float = 0.0  # that other processes used meanwhile
+    throughput_interval: statistics.Interval | None = None
+    peak_memory_mb: float | None = None  # of the candidate's server; on a GPU its device memory
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,15 @@ class LoadSession:
     samples: Arrays
     data: Path  # the same for perf_analyzer
 
-    def warm(self, server: Server, config: CompareConfig, clients: int) -> Candidate:
+    def warm(self, server: Server, config: ServedConfig, clients: int) -> Candidate:
         """Warm up a server for so many clients' requests; return it as a candidate."""
         request_seconds = sweep.warm_up(server, config, self.samples, clients)
         return Candidate(server, config, clients, request_seconds)
 
-    def load(self, candidate: Candidate) -> Window:
-        """Load a candidate for about `RUN_SECONDS`."""
+    def load(self, candidate: Candidate, seconds: float = 0.0) -> Window:
+        """Load a candidate for about so many seconds, by default `RUN_SECONDS` at most."""
         config, server = candidate.config, candidate.server
-        seconds = min(RUN_SECONDS, config.measurement_seconds / 5)
+        seconds = seconds or min(RUN_SECONDS, config.measurement_seconds / 5)
         shortest = round(1000 * seconds / analyzer.WINDOWS / analyzer.WINDOW_STRETCH)
         count = candidate.clients + block_size(candidate.clients)
         point = replace(
@@ -95,10 +98,18 @@ class LoadSession:
             batch_size=config.online_batch_size,
             concurrency=candidate.clients,
             interval_ms=max(shortest, analyzer.interval_ms(count, 1, candidate.request_seconds)),
-            # without it perf_analyzer writes all that it sent as text: 3 MB and 50 ms an image
-            shared_memory=config.shared_memory if server.is_local else "none",
+            shared_memory=self.shared_memory(candidate),
         )
-        return analyzer.run(point, server)
+        others_cores = background.monitor_background(server.processes)
+        return replace(analyzer.run(point, server), others_cores=others_cores())
+
+    def shared_memory(self, candidate: Candidate) -> str:
+        """Return how tensors travel. Without shared memory perf_analyzer writes all that it sent as
+        text: 3 MB and 50 ms per image. With it, it may fail to write its record: see `analyzer`.
+        """
+        sent = sweep.batch(self.samples, 0, candidate.config.online_batch_size)
+        is_large = sum(array.nbytes for array in sent.values()) > SMALL_BYTES
+        return candidate.config.shared_memory if candidate.server.is_local and is_large else "none"
 
     def compare(
         self,
@@ -109,79 +120,90 @@ class LoadSession:
         budget_ms: float | None = None,
     ) -> Comparison:
         """Compare a candidate with a baseline in so many rounds. A race ends once the candidate is
-        known to be faster or slower, or is too slow to become faster.
-
-        Raises `ServerError`, or `MeasurementError` if a run has too few requests.
+        known to be faster or slower, or is too slow to become faster. Raises `ServerError`, or
+        `MeasurementError` if a run has too few requests.
         """
         if not is_race:  # else it would take longer than the comparison
             background.wait_until_quiet()
+        blocks = (MIN_RUNS, *[1] * (rounds - MIN_RUNS)) if is_race else (rounds,)
+        race = load_race(len(blocks))
 
-        def ratio(runs: list[list[Window]]) -> Ratio:
-            looks = rounds - MIN_RUNS + 1 if is_race else 1
-            return paired_ratio([[run.throughput for run in side] for side in runs], 1, 0, looks)
+        def is_hopeless() -> bool:
+            if not is_race or race.failures:
+                return False
+            return race.ratio("candidate", "baseline").value < EARLY_STOP_RATIO
 
-        def is_over(runs: list[list[Window]]) -> bool:
-            return is_race and (ratio(runs).is_significant or ratio(runs).value < EARLY_STOP_RATIO)
-
-        processes = {*baseline.server.processes, *candidate.server.processes}
-        others_cores = background.monitor_background(tuple(processes))
-        calls = [lambda side=side: self.load(side).steady for side in (baseline, candidate)]
-        runs = interleave(calls, rounds, is_over)
-        latencies = np.concatenate([run.latencies_ms for run in runs[1]])
+        processes = *baseline.server.processes, *candidate.server.processes
+        others_cores = background.monitor_background(processes)
+        peak_mb = memory.watch_bounded(candidate.config.device, candidate.server.processes)
+        sides = {"baseline": baseline, "candidate": candidate}
+        calls = {name: lambda side=side: self.load(side).steady for name, side in sides.items()}
+        race.run(calls, blocks, is_over=is_hopeless)
+        for error in race.failures.values():
+            raise error
+        runs, throughputs = race.runs["candidate"], race.figures("candidate")
+        latencies = np.concatenate([run.latencies_ms for run in runs])
         if not len(latencies):
             raise MeasurementError(NO_REQUESTS)
         return Comparison(
-            ratio=ratio(runs),
-            rounds=len(runs[1]),
-            throughput=geometric_mean([run.throughput for run in runs[1]]),
+            ratio=race.ratio("candidate", "baseline"),
+            rounds=len(runs),
+            throughput=geometric_mean(throughputs),
             p99_latency_ms=float(np.percentile(latencies, 99)),
             budget=check_budget(latencies, budget_ms)[0] if budget_ms else "",
             background_cpu_cores=others_cores(),
+            throughput_interval=statistics.log_interval(throughputs),
+            peak_memory_mb=peak_mb(),
         )
 
 
-@contextmanager
-def served(config: CompareConfig, scenario: str = "online", log: str = "") -> Iterator[Server]:
-    """Serve a configuration from a temporary repository. `log` names the server's log file.
+def load_race(looks: int) -> Race[Window]:
+    """Return a race by throughput, in which the load from other processes is accounted for."""
+    return Race(lambda run: run.throughput, looks, {}, lambda run: run.others_cores)
 
-    Raises `DeploymentError` if the target's server is not started by this package.
-    """
+
+@contextmanager
+def served(
+    config: ServedConfig, scenario: str = "online", log: Path | None = None
+) -> Iterator[Server]:
+    """Serve a configuration; `DeploymentError` if this package does not start the server."""
     if reason := why_lesson_unavailable(config):
         raise DeploymentError(reason)
     converted, folder = require(config, "convert"), artifact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=folder, prefix=f".{config.stage}.") as name:
-        repository, log = Artifact(Path(name), {}, {}), log or f"{config.stage}_server.log"
+        repository = Artifact(Path(name), {}, {})
         write_repository(repository.folder, config, converted)
-        with serve(config, repository, scenario, log=results_folder(config) / log) as server:
+        with serve(config, repository, scenario, log=log) as server:
             yield server
 
 
 @contextmanager
-def open_session(config: CompareConfig, server: Server) -> Iterator[LoadSession]:
-    """Prepare the requests in the form that travels to `server`. No other measurement of this
-    package runs meanwhile.
-    """
+def prepared_requests(config: ServedConfig, server: Server) -> Iterator[LoadSession]:
+    """Prepare the requests in the form that travels to `server`."""
     samples = sweep.distinct_samples(config)
     sent = sweep.sent(server, samples, config.online_batch_size)
-    with background.exclusive_lock(), analyzer.input_data(sent) as data:
+    with analyzer.input_data(sent) as data:
         yield LoadSession(samples, data)
 
 
-def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> list[Point]:
-    """Load all variants, interleaved, with each number of clients.
+@contextmanager
+def open_session(config: ServedConfig, server: Server) -> Iterator[LoadSession]:
+    """Prepare the requests as above. No other measurement of this package runs meanwhile."""
+    with background.exclusive_lock(), prepared_requests(config, server) as session:
+        yield session
 
-    Raises `ServerError` if one cannot be served, and `MeasurementError` if one is not measured.
+
+def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> list[Point]:
+    """Load all variants, interleaved, with each number of clients. Raises `ServerError` if one
+    cannot be served, and `MeasurementError` if one is not measured.
     """
     first = variants[0].config
     with ExitStack() as opened:
-        servers = [  # they start at the same time
-            opened.enter_context(
-                served(
-                    variant.config, variant.scenario, f"{variant.config.stage}_server_{number}.log"
-                )
-            )
-            for number, variant in enumerate(variants)
-        ]
+        servers = []
+        for number, variant in enumerate(variants):  # they start at the same time
+            log = results_folder(variant.config) / f"{variant.config.stage}_server_{number}.log"
+            server = opened.enter_context(served(variant.config, variant.scenario, log))
+            servers.append(server)
         session = opened.enter_context(open_session(first, servers[0]))
         candidates = [
             session.warm(server, variant.config, max(clients))
@@ -189,16 +211,13 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
         ]
         background.wait_until_quiet()
         peaks = [memory.watch_peak(server.processes) for server in servers]
-        others = background.monitor_background(
-            [pid for server in servers for pid in server.processes]
-        )
+        others = background.monitor_background([pid for one in servers for pid in one.processes])
         calls = [
-            lambda candidate=candidate, count=count: session.load(replace(candidate, clients=count))
+            partial(session.load, replace(candidate, clients=count))
             for count in clients
             for candidate in candidates
         ]
-        rounds = int(first.measurement_seconds / ROUND_SECONDS)
-        rounds = max(MIN_RUNS, min(MOST_ROUNDS, rounds))
+        rounds = max(MIN_RUNS, min(MOST_ROUNDS, int(first.measurement_seconds / ROUND_SECONDS)))
         started = time.monotonic()
 
         def say(runs: list[list[Window]]) -> bool:
@@ -210,14 +229,9 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
         busy, memories = others(), [peak() for peak in peaks]
     points = []
     for windows, (variant, memory_mb) in zip(runs, cycle(zip(variants, memories, strict=True))):
-        row = measure_row(
-            windows,
-            first.request_count,
-            first.margin_of_error,
-            background.cores(),
-            others_cores=busy,
-            figures={"server_peak_memory_mb": memory_mb},
-        )
+        wanted = first.request_count, first.margin_of_error, background.cores()
+        peak = {"server_peak_memory_mb": memory_mb}
+        row = measure_row(windows, *wanted, others_cores=busy, figures=peak)
         if not row.requests:
             raise MeasurementError(f"{variant.name}: {NO_REQUESTS}")
         steady = [window.steady for window in windows]
@@ -229,7 +243,7 @@ def measure_interleaved(variants: Sequence[Variant], clients: Sequence[int]) -> 
 
 def ratio_of(
     points: Sequence[Point], candidate: Point, baseline: Point, figure: str = "throughputs"
-) -> Ratio:
+) -> Estimate:
     """Divide a candidate's `throughputs` or `medians_ms` by the baseline's, which has as many
     clients; the intervals of all such pairs among `points` hold together.
     """

@@ -1,6 +1,4 @@
-"""What a conversion changed: the operators of both files and those that the runtime executes, and
-one timed call of each graph.
-"""
+"""What a conversion changed: operators in the files and as executed, and the time of a call."""
 
 import time
 from collections import Counter
@@ -9,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from statistics import median
+from timeit import timeit
 
 from helpers import formats
 from helpers.config import ConvertConfig, Value
+from helpers.errors import one_line
 from helpers.formats import Arrays, Session
 from helpers.inference import counted, ensemble, is_as_exported, physical_cores, require
 from helpers.measure import background
@@ -49,11 +49,8 @@ class Changes:
 
     def operators(self) -> Rows:
         """Return one column for each graph, its most frequent operators below one another."""
-        columns = map(_column, self.graphs.values())
-        return [
-            dict(zip(self.graphs, line, strict=True))
-            for line in zip_longest(*columns, fillvalue=BLANK)
-        ]
+        lines = zip_longest(*map(_column, self.graphs.values()), fillvalue=BLANK)
+        return [dict(zip(self.graphs, line, strict=True)) for line in lines]
 
     def times(self) -> Rows:
         """Return one row for each graph, with the reason where it was not called."""
@@ -84,14 +81,11 @@ def what_changed(config: ConvertConfig, artifact: Artifact, profile: Profile) ->
     graphs[f"executed: {after.DISPLAY_NAMES[0]}"] = executed
     graphs = {name: counts for name, counts in graphs.items() if counts}
     size, calls = _called(config, exported, artifact)
-    findings = (_summary(config, exported, artifact, executed), *_faster(calls))
-    caption = (
-        f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls in this "
-        "process"
-        if calls
-        else "Not timed: there is only one graph"
-    )
-    return Changes(graphs, calls, tuple(filter(None, findings)), caption)
+    findings = _summary(config, exported, artifact, executed), *_faster(calls)
+    caption = "Not timed: there is only one graph"
+    if calls:
+        caption = f"Rough timing: batch size {size}, {physical_cores()} threads, alternating calls"
+    return Changes(graphs, calls, findings, caption)
 
 
 def _column(counts: Counter[str]) -> list[Value]:
@@ -109,10 +103,8 @@ def _summary(
     config: ConvertConfig, exported: Artifact, artifact: Artifact, executed: Counter[str]
 ) -> str:
     """Return how the served file differs from the exported one, or that it does not."""
-    before, after = (
-        formats.get(name).DISPLAY_NAMES[1] for name in (config.export_format, config.format)
-    )
-    runtime = formats.get(config.format).DISPLAY_NAMES[0]
+    before = formats.get(config.export_format).DISPLAY_NAMES[1]
+    runtime, after = formats.get(config.format).DISPLAY_NAMES
     first, second = counted(exported).total(), counted(artifact).total()
     ran = f"{runtime} executes {executed.total():,} operators" if executed else ""
     if is_as_exported(config):
@@ -135,15 +127,13 @@ def _faster(calls: Sequence[Call]) -> list[str]:
         return []
     ratio = paired_ratio([call.ms for call in calls], 0, 1)
     doubt = "" if ratio.is_significant else ": inconclusive"
-    return [f"The converted graph has {ratio} the speed of the exported one{doubt}."]
+    return [f"The converted graph has {ratio.times} the speed of the exported one{doubt}."]
 
 
 def _called(
     config: ConvertConfig, exported: Artifact, artifact: Artifact
 ) -> tuple[int, tuple[Call, ...]]:
-    """Time the exported and the converted graph; return the samples in a call too. There is nothing
-    to time where both are one file.
-    """
+    """Time both graphs unless they are one file; return the samples in a call too."""
     if is_as_exported(config):
         return 0, ()
     size, inputs = graph_batch(config, artifact, OPERATIONS)
@@ -176,7 +166,7 @@ def _load(
         session = fmt.load(artifact.folder / fmt.FILE, physical_cores(), config.device)
         session.run(inputs)
     except RuntimeError as error:  # of a GPU that is not there, or another kind of it
-        return None, " ".join(str(error).split())[:200]
+        return None, one_line(error, 200)
     return session, ""
 
 
@@ -194,14 +184,11 @@ def _alternate(sessions: Sequence[Session], inputs: Arrays) -> list[list[float]]
     """Return the milliseconds of each session's calls."""
 
     def call(session: Session) -> float:
-        started = time.perf_counter()
-        session.run(inputs)
-        return 1000 * (time.perf_counter() - started)
+        return 1000 * timeit(lambda: session.run(inputs), number=1)
 
+    calls = [partial(call, session) for session in sessions]
     with background.exclusive_lock():
-        ends = time.perf_counter() + SECONDS
+        ends = time.monotonic() + SECONDS
         return interleave(
-            [partial(call, session) for session in sessions],
-            MOST,
-            lambda runs: len(runs[0]) >= FEWEST and time.perf_counter() > ends,
+            calls, MOST, lambda runs: len(runs[0]) >= FEWEST and time.monotonic() > ends
         )

@@ -30,7 +30,6 @@ from helpers.inference import (
     require,
     threads,
 )
-from helpers.models import Dataset
 from helpers.results import Difference, ParityCheck, Score
 from helpers.store import Artifact, create_artifact, find_artifact, outputs
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 KEPT_SHARE = 0.99
-PROBABLY_FP32 = "probably computed in fp32: it is within the tolerances of fp32"
 MATCH_RATE = "match_rate"  # share of predictions equal to the reference's
 MATCHED_SHARE = 0.98  # twice as many may differ: some that were wrong become right
 BATCH = 8
@@ -47,29 +45,38 @@ MOST_REQUESTS = 8  # of a batch under load: more clients would take the CPU from
 SAMPLES_FILE = "samples.npz"  # the reference's outputs for them
 EVALUATION_FILE = "evaluation.npz"  # and for the whole evaluation set
 
-_computed: dict[
-    Path, Arrays
-] = {}  # by folder of an artifact: the outputs that this process computed last
+_computed: dict[Path, Arrays] = {}  # by folder of an artifact: the outputs computed last
 
 
 def difference(
     output: str, actual: Array, reference: Array, bounds: tuple[float, float]
 ) -> Difference:
-    """Compare arrays of equal shape: max and mean of |actual - reference| / std(reference).
-
-    A wrong shape or a value that is not finite has no difference, and so no bound holds.
+    """Compare arrays of equal shape: max and mean of |actual - reference| / std(reference). Of
+    truth values and whole numbers, which jump, the mean is the share of those that differ. A wrong
+    shape or a value that is not finite has no difference, and so no bound holds.
     """
-    fields: dict[str, object] = {}
+    fields: dict[str, object] = {"output": output}
+    if reference.dtype.kind in "biu":
+        bounds = 1.0, 1 - MATCHED_SHARE
     if actual.shape == reference.shape:
-        apart = np.abs(np.subtract(actual, reference, dtype=np.float64))
-        apart /= reference.std(dtype=np.float64) or np.abs(reference).max() or 1  # of a constant
+        apart = distances(actual, reference)
         index = np.unravel_index(apart.argmax(), apart.shape)  # a NaN counts as the largest
-        fields = {"sample": index[0], "value": actual[index], "reference_value": reference[index]}
+        fields |= {"sample": index[0], "value": actual[index], "reference_value": reference[index]}
         if np.isfinite(apart[index]):
             fields |= {"max_difference": apart[index], "mean_difference": apart.mean()}
-    return Difference.model_validate(
-        {"output": output, "max_bound": bounds[0], "mean_bound": bounds[1], **fields}
-    )
+    return Difference.model_validate({"max_bound": bounds[0], "mean_bound": bounds[1], **fields})
+
+
+def distances(actual: Array, reference: Array) -> Array:
+    """Return |actual - reference| / std(reference), or whether whole numbers differ."""
+    if reference.dtype.kind in "biu":
+        return np.asarray(actual != reference, dtype=np.float64)
+    finite = reference[np.isfinite(reference)]
+    scale = finite.std(dtype=np.float64) if finite.size else 1.0
+    with np.errstate(invalid="ignore"):  # two infinities
+        apart = np.abs(np.subtract(actual, reference, dtype=np.float64))
+    apart[actual == reference] = 0
+    return np.asarray(apart / (scale or np.abs(finite).max(initial=0) or 1))  # of a constant
 
 
 def check(
@@ -79,11 +86,12 @@ def check(
     actual: Arrays,
     reference: Arrays,
     bounds: tuple[float, float] | None = None,
+    against: str = "converted model",
 ) -> ParityCheck:
     """Compare `actual` with the reference's outputs, within the model's tolerances for `precision`;
-    or with the converted model's, within `bounds`.
+    or with those of `against`, within `bounds`.
     """
-    against = "converted model" if bounds else "reference"
+    against = against if bounds else "reference"
     limits = bounds or models.get(config.model).TOLERANCES[precision]
     differences = tuple(
         difference(output, actual.get(output, np.empty(0)), reference[output], limits)
@@ -95,7 +103,8 @@ def check(
     )
     if precision == "fp32" or bounds or check(name, config, "fp32", actual, reference).failure:
         return result
-    return result.model_copy(update={"note": PROBABLY_FP32})
+    note = "probably computed in fp32: it is within the tolerances of fp32"
+    return result.model_copy(update={"note": note})
 
 
 def match_rate(right: Array, got: Array, bound: float = MATCHED_SHARE) -> Score:
@@ -105,8 +114,10 @@ def match_rate(right: Array, got: Array, bound: float = MATCHED_SHARE) -> Score:
     if right.shape != got.shape:
         share = 0.0
     elif right.dtype.kind == "f":
-        apart, size = np.linalg.norm(np.subtract(got, right)), np.linalg.norm(right)
-        share = max(0.0, 1 - float(apart / (size or 1)))
+        known = np.isfinite(right) | (got != right)  # equal infinities do not count
+        apart = np.linalg.norm(np.subtract(got[known], right[known]))
+        size = np.linalg.norm(right[known])
+        share = max(0.0, 1 - float(apart / (size or 1))) if np.isfinite(apart) else 0.0
     else:
         share = float(np.mean(right == got))
     return Score(metric=MATCH_RATE, framework=1.0, served=share, bound=bound, better="higher")
@@ -169,9 +180,7 @@ def reference_outputs(config: ExportConfig) -> Arrays:
 
 
 def evaluation_outputs(config: ExportConfig) -> Arrays:
-    """Load the reference's outputs for the whole evaluation set, in its order; `ArtifactError` if
-    there are none.
-    """
+    """Load the reference's outputs for the whole evaluation set, in its order, as above."""
     return _reference(config, EVALUATION_FILE)[0]
 
 
@@ -200,21 +209,16 @@ def compare(config: ExportConfig, artifact: Artifact) -> ParityCheck:
     precision = _coarsest(config, str(artifact.facts["precision"]))
     actual = _outputs(config, artifact)
     if not actual:
-        note = "same file as the export, not compared again"
-        return ParityCheck(
-            name="converted", precision=precision, samples=0, differences=(), note=note
-        )
+        empty = ParityCheck(name="converted", precision=precision, samples=0, differences=())
+        return empty.model_copy(update={"note": "same file as the export, not compared again"})
     _computed[artifact.folder] = actual
     step = "exported" if config.stage == "export" else "converted"
     return check(step, config, precision, actual, _reference(config)[0])
 
 
 def cached_outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
-    """Return the outputs that `compare` computed, or compute them now; none for the exported file
-    itself.
-    """
-    cached = _computed.get(artifact.folder)
-    return _outputs(config, artifact) if cached is None else cached
+    """Return the outputs that `compare` computed, or compute them now; none for the export."""
+    return _computed.get(artifact.folder) or _outputs(config, artifact)
 
 
 def _outputs(config: ExportConfig, artifact: Artifact) -> Arrays:
@@ -235,7 +239,8 @@ def _by_server(config: ConvertConfig, artifact: Artifact) -> Arrays:
     largest = config.max_batch_size if isinstance(config, EngineConfig) else largest
     plain = {"stage": "deploy", "accelerator": "none", "threads": 1, "max_batch_size": largest}
     alone = DeployConfig.model_validate(
-        {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain
+        {name: getattr(config, name) for name in ConvertConfig.model_fields} | plain,
+        context={"model": config.model},
     )
     with TemporaryDirectory(dir=outputs(), prefix=".served-") as folder:
         write_repository(Path(folder), alone, artifact)
@@ -255,26 +260,24 @@ def evaluate(
 
 
 def evaluate_alone(config: DeployConfig, server: "Server") -> tuple[ParityCheck, ...]:
-    """Send the 64 samples one request at a time, and compare them with the reference. Where this
-    process has the serving runtime, compare them with the converted model too. Return nothing
-    without a reference.
+    """Send the 64 samples one request at a time, and compare them with the reference; where this
+    process has the serving runtime, with the converted model too. Nothing without a reference.
     """
-    model, dataset = config.model, open_dataset(config)
-    if models.get(model).BACKEND:
+    if models.get(config.model).BACKEND:
         return ()
-    precision = served_precision(config)
-    alone = list(requests(config, dataset, min(BATCH, config.max_batch_size), SAMPLES))
+    precision, size = served_precision(config), min(BATCH, config.max_batch_size)
+    alone = list(requests(config, open_dataset(config), size, SAMPLES))
     expected = None
     if ensemble.runs_in_process(config):  # it computes while the server starts
         folder, cores = require(config, "convert").folder, threads(config, "online")
         session = ensemble.load(config, config.format, lambda _: folder, cores, config.device)
         expected = _run(session, alone)
-    actual = server.infer_all(model, alone)
+    actual = server.infer_all(config.model, alone)
     checks = [check("served", config, precision, actual, _reference(config)[0])]
     if expected:
         # another host has other versions, and on a GPU every process chooses its kernels anew
         is_same = config.server.kind == "embedded" and config.device == "cpu"
-        bounds = (0.0, 0.0) if is_same else models.get(model).TOLERANCES[precision]
+        bounds = (0.0, 0.0) if is_same else models.get(config.model).TOLERANCES[precision]
         checks.append(check("served", config, precision, actual, expected, bounds))
     return tuple(checks)
 
@@ -283,36 +286,23 @@ def evaluate_under_load(
     config: DeployConfig, server: "Server"
 ) -> tuple[ParityCheck, tuple[Score, ...]]:
     """Send the whole evaluation set from many clients at once, compare it with the reference, and
-    score it.
+    score it. Without a reference, many clients must get the outputs that one client gets.
     """
-    model, dataset = config.model, open_dataset(config)
-    if models.get(model).BACKEND:
-        return _against_itself(config, server, dataset)
+    model, dataset, precision = config.model, open_dataset(config), served_precision(config)
     # twice as many clients as fill the largest preferred batch: while one runs, the next one fills
     filled = max(config.preferred_batch_sizes, default=config.max_batch_size)
-    size = ceil(filled / MOST_REQUESTS)
+    if models.get(model).BACKEND:
+        size, limits = 1, models.get(model).TOLERANCES[precision]
+        right = server.infer_all(model, requests(config, dataset, size))
+        metrics = dataset.score(right)
+    else:
+        size, limits = ceil(filled / MOST_REQUESTS), None
+        right, metrics = _reference(config, EVALUATION_FILE)
     actual = server.infer_all(model, requests(config, dataset, size), 2 * ceil(filled / size))
-    right, metrics = _reference(config, EVALUATION_FILE)
-    result = check("served under load", config, served_precision(config), actual, right)
+    against = "same model, one client"
+    result = check("served under load", config, precision, actual, right, limits, against)
     task_scores = scores(config, metrics, dataset.score(actual))
     # without a metric of the task, the rule of the metrics is that of the decisions
-    share = MATCHED_SHARE if task_scores else KEPT_SHARE
+    share = MATCHED_SHARE if task_scores or limits else KEPT_SHARE
     decided = match_rate(dataset.decisions(right), dataset.decisions(actual), share)
     return result, (*task_scores, decided)
-
-
-def _against_itself(
-    config: DeployConfig, server: "Server", dataset: Dataset
-) -> tuple[ParityCheck, tuple[Score, ...]]:
-    """Judge a model without a reference: many clients at once must get the outputs that one client
-    gets. A metric of the task shows how good they are, with nothing to compare it with.
-    """
-    right = server.infer_all(config.model, requests(config, dataset, 1))
-    clients = 2 * max(config.preferred_batch_sizes, default=config.max_batch_size)
-    actual = server.infer_all(config.model, requests(config, dataset, 1), clients)
-    limits = models.get(config.model).TOLERANCES[config.precision]
-    under_load = check("served under load", config, config.precision, actual, right, limits)
-    alone = under_load.model_copy(update={"reference": "same model, one client"})
-    task_scores = scores(config, dataset.score(right), dataset.score(actual))
-    decided = match_rate(dataset.decisions(right), dataset.decisions(actual))
-    return alone, (*task_scores, decided)

@@ -1,9 +1,8 @@
 """Observe the GPU while it is measured: its state before and after, and its load in each point.
 
-The load is utilisation, memory and power; other processes and slowed clocks are recorded too. It
-comes from Triton's own metrics, and from NVML where a server has none. The embedded server may lack
-the parts of DCGM that they need. Triton renews its GPU metrics every two seconds by default, so
-that a shorter point has the last values.
+The load is utilisation, memory and power. It comes from Triton's own metrics, and from NVML where a
+server has none: the embedded server may lack the parts of DCGM that they need. Triton renews its
+GPU metrics every two seconds by default, so that a shorter point has the last values.
 """
 
 import math
@@ -109,17 +108,18 @@ class Observer:
             yield
             return
         ended = Event()
-        thread = Thread(target=self._sample, args=(observation, ended), daemon=True)
+
+        def sample() -> None:
+            while not ended.wait(INTERVAL_SECONDS):
+                self.look(observation)
+
+        thread = Thread(target=sample, daemon=True)
         thread.start()
         try:
             yield
         finally:
             ended.set()
             thread.join()
-
-    def _sample(self, observation: GpuObservation, ended: Event) -> None:
-        while not ended.wait(INTERVAL_SECONDS):
-            self.look(observation)
 
     def look(self, observation: GpuObservation) -> None:
         """Read one sample."""
@@ -153,13 +153,9 @@ def observed(device: str, server: Server) -> Iterator[Observer]:
         observer = Observer(server, opened, uuid if uuid.startswith("GPU-") else "")
         start = opened.record()
         yield observer
-        end = opened.record()
-        observer.record = GpuState(
-            start=start,
-            end=end,
-            changes=tuple(changes(start, end, observer.held_by)),
-            load_from=tuple(sorted(observer.sources)),
-        )
+        end, sources = opened.record(), tuple(sorted(observer.sources))
+        changed = tuple(changes(start, end, observer.held_by))
+        observer.record = GpuState(start=start, end=end, changes=changed, load_from=sources)
 
 
 def changes(

@@ -3,78 +3,67 @@
 A machine that drifts changes all candidates of a round alike, so their ratio does not drift.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from math import exp, sqrt
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from helpers.measure.statistics import CONFIDENCE, MIN_RUNS, Interval
+from helpers.errors import DeploymentError
+from helpers.measure.statistics import CONFIDENCE, MIN_RUNS, geometric_mean
+from helpers.results import Estimate
 
+SEED = 14
+# The effect of others is removed from this standard deviation of their cores on, and from so many
+# degrees of freedom: with fewer, a chance fit would give too narrow an interval
+VARIED_CORES, FREEDOM = 0.05, 5
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as large one figure is as another, with its 95% CI if there is one."""
-
-    value: float
-    interval: Interval | None = None
-
-    @property
-    def is_above(self) -> bool:
-        """Return whether the interval is above 1."""
-        return self.interval is not None and self.interval.low > 1
-
-    @property
-    def is_below(self) -> bool:
-        """Return whether the interval is below 1."""
-        return self.interval is not None and self.interval.high < 1
-
-    @property
-    def is_significant(self) -> bool:
-        """Return whether the interval excludes 1."""
-        return self.is_above or self.is_below
-
-    def __str__(self) -> str:
-        ends = self.interval
-        bounds = f" (95% CI {ends.low:.2f} to {ends.high:.2f})" if ends else ""
-        return f"{self.value:.2f}×{bounds}"
 
 
 def interleave(
     candidates: Sequence[Callable[[], T]],
     rounds: int,
     is_over: Callable[[list[list[T]]], bool] = lambda runs: False,
+    random: np.random.Generator | None = None,
 ) -> list[list[T]]:
     """Run each candidate once per round, in reverse order in every second round, so that a constant
-    drift cancels. Stop after `rounds` rounds, or once `is_over` is true for the runs so far.
+    drift cancels. Stop after `rounds` rounds, or once `is_over` is true for the runs so far. Return
+    the runs of each candidate.
 
-    Return the runs of each candidate.
+    `random` draws the order of each pair of rounds, so that a periodic load favours none.
     """
     runs: list[list[T]] = [[] for _ in candidates]
+    order = [*range(len(candidates))]
     for number in range(rounds if candidates else 0):
-        pairs = [*zip(candidates, runs, strict=True)]
-        for run, candidate_runs in reversed(pairs) if number % 2 else pairs:
-            candidate_runs.append(run())
+        if random and number % 2 == 0:
+            random.shuffle(order)
+        for index in reversed(order) if number % 2 else order:
+            runs[index].append(candidates[index]())
         if is_over(runs):
             break
     return runs
 
 
 def paired_ratio(
-    figures: Sequence[Sequence[float]], candidate: int, baseline: int, looks: int = 1
-) -> Ratio:
+    figures: Sequence[Sequence[float]],
+    candidate: int,
+    baseline: int,
+    looks: int = 1,
+    others_cores: Sequence[Sequence[float]] | None = None,
+) -> Estimate:
     """Divide the geometric mean of a candidate's figures by that of the baseline's.
 
     `figures` has a sequence for each candidate, with a figure for each round. The intervals of all
     pairs of candidates hold together with 95% probability: Tukey's range test on the logarithms,
     in a randomized complete block design. For two candidates it is the paired t-test. `looks` is
-    how often an interval is computed before one of them decides (Bonferroni).
+    how often an interval is computed before one of them decides (Bonferroni). There is none for
+    fewer than three rounds, or if a figure is not positive and finite.
 
-    There is no interval for fewer than three rounds, or if a figure is not positive and finite.
+    `others_cores` are the cores that other processes used during each run. If they varied, their
+    effect is estimated in all runs and removed: the analysis of covariance (Fisher 1932).
     """
     from scipy.stats import gmean
 
@@ -82,13 +71,26 @@ def paired_ratio(
     value = float(gmean(array[candidate]) / gmean(array[baseline]))
     rounds = array.shape[1]
     if candidate == baseline or rounds < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
-        return Ratio(value)
+        return Estimate(value=value)
     logs = np.log(array)
-    rest = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
-    freedom = (rounds - 1) * (len(logs) - 1)
-    error = sqrt((rest**2).sum() / freedom / rounds)
+    rest, freedom, spread = _residuals(logs), (rounds - 1) * (len(logs) - 1), 1 / rounds
+    cores = np.zeros_like(logs) if others_cores is None else np.asarray(others_cores)
+    if cores.std() > VARIED_CORES and freedom >= FREEDOM:
+        load = _residuals(cores)
+        slope = (rest * load).sum() / (load**2).sum()
+        apart = cores[candidate].mean() - cores[baseline].mean()
+        value *= exp(-slope * apart)
+        rest, freedom = rest - slope * load, freedom - 1
+        spread += apart**2 / (load**2).sum() / 2
+    error = sqrt((rest**2).sum() / freedom * spread)
     reach = error * _studentized_range(len(logs), freedom, looks)
-    return Ratio(value, Interval(value * exp(-reach), value * exp(reach)))
+    return Estimate(value=value, low=value * exp(-reach), high=value * exp(reach))
+
+
+def _residuals(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Remove the mean of each round and of each candidate."""
+    rest = array - array.mean(axis=0) - array.mean(axis=1, keepdims=True) + array.mean()
+    return np.asarray(rest)
 
 
 @cache
@@ -96,3 +98,73 @@ def _studentized_range(candidates: int, freedom: int, looks: int) -> float:
     from scipy.stats import studentized_range
 
     return float(studentized_range.ppf(1 - (1 - CONFIDENCE) / looks, candidates, freedom))
+
+
+@dataclass
+class Race(Generic[T]):
+    """The runs of candidates in interleaved rounds; one that is known to be slower ran in fewer."""
+
+    figure: Callable[[T], float]  # of a run: the throughput
+    looks: int  # how often candidates may be dropped
+    runs: dict[str, list[T]]
+    others_cores: Callable[[T], float] = lambda run: 0.0  # that other processes used during a run
+    failures: dict[str, DeploymentError] = field(default_factory=dict)  # of those without runs
+
+    def figures(self, name: str) -> list[float]:
+        """Return the figure of each run of a candidate."""
+        return [self.figure(run) for run in self.runs[name]]
+
+    def ratio(self, candidate: str, baseline: str) -> Estimate:
+        """Divide a candidate's figures by the baseline's, in the rounds that both ran in. The
+        intervals of all candidates in these rounds hold together, at every look.
+        """
+        rounds = min(len(self.runs[candidate]), len(self.runs[baseline]))
+        names = [name for name in self.runs if len(self.runs[name]) >= rounds]
+        figures = [self.figures(name)[:rounds] for name in names]
+        cores = [[*map(self.others_cores, self.runs[name][:rounds])] for name in names]
+        pair = names.index(candidate), names.index(baseline)
+        return paired_ratio(figures, *pair, self.looks, cores)
+
+    @property
+    def fastest(self) -> str:
+        """Return the candidate with the highest mean of those that ran in all rounds."""
+        most = max(map(len, self.runs.values()))
+        names = [name for name in self.runs if len(self.runs[name]) == most]
+        return max(names, key=lambda name: geometric_mean(self.figures(name)))
+
+    def run(
+        self,
+        calls: Mapping[str, Callable[[], T]],
+        blocks: Sequence[int],
+        keep: Collection[str] = (),
+        is_known: Callable[[], bool] = lambda: True,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run blocks of so many rounds each. After a block drop those that are known to be slower
+        than the fastest, but for `keep`. End when one is left and `is_known`, or when it `is_over`
+        after a round.
+
+        A candidate whose run fails leaves the race with the reason; the others go on.
+        """
+        random, running = np.random.default_rng(SEED), [*calls]
+
+        def attempt(name: str) -> None:
+            if name not in self.failures:
+                try:
+                    self.runs.setdefault(name, []).append(calls[name]())
+                except DeploymentError as error:
+                    self.failures[name] = error
+                    self.runs.pop(name, None)
+
+        for rounds in blocks:
+            chosen = [lambda name=name: attempt(name) for name in running]
+            interleave(chosen, rounds, lambda _: not self.runs or is_over(), random)
+            running = [name for name in running if name in self.runs]
+            if not running or is_over():
+                break
+            best = self.fastest
+            kept = {best, *keep}
+            slower = {name for name in running if self.ratio(name, best).is_below_one}
+            running = [name for name in running if name not in slower or name in kept]
+            if not {*running} - kept and is_known():
+                break

@@ -9,8 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
 from math import ceil
@@ -24,11 +23,12 @@ from helpers import models
 from helpers.config import DeployConfig, Parameters, Value, configure, results_folder
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.inference import open_dataset, requests, require
-from helpers.measure import analyzer, background, reference_outputs, served_precision
+from helpers.measure import analyzer, background
 from helpers.measure.analyzer import LoadPoint
+from helpers.measure.checks import reference_outputs, served_precision
 from helpers.measure.interleave import interleave
 from helpers.measure.rows import Window
-from helpers.measure.statistics import Interval, geometric_mean, log_interval, percentile_interval
+from helpers.measure.statistics import CONFIDENCE, geometric_mean, log_interval
 from helpers.measure.sweep import batch, seconds
 from helpers.models import Arrays
 from helpers.results import timestamp
@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 
 ROUNDS = 5  # runs of each load generator, interleaved
 SECONDS, FEWEST = 2.0, 12  # of a run, and its requests, at least
-SERVER_SECONDS, SERVER_CLIENTS = 8.0, 16
+SERVER_SECONDS, SERVER_CLIENTS = 4.0, 16
 SERVER_SHARE = 0.5  # of the requests that one client in a closed loop completes
 LOGGED = 0.1  # the share of responses that LoadGen logs
 SEED = 14
-CLOSE = 0.10  # load generators are consistent within this, or where their 95% CIs overlap
+MARGIN = 1.10  # figures are equivalent up to this ratio
+INSTALL = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
 # in LoadGen's trace: the number of a sample, and the time from when it was due to its response
 SAMPLE = re.compile(r'"sample_seq":(\d+),.*?"complete_ns":(\d+)')
 
@@ -71,18 +72,6 @@ class Trial:
 
     latencies_ms: Values
     answers: Sequence[tuple[int, Values]]  # the index of a sample, and what `flat` makes of it
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure and its 95% interval, where there is one."""
-
-    value: float
-    interval: Interval | None
-
-    def __str__(self) -> str:
-        within = f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
-        return f"{self.value:.4g}{within}"
 
 
 def flat(outputs: Arrays, names: Sequence[str], start: int, rows: int) -> Values:
@@ -191,16 +180,14 @@ def wrong_response(trial: Trial, right: Sequence[Values], bounds: Values) -> str
 
 
 def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]:
-    """Measure a deployed experiment with both load generators, interleaved, and write
-    `crosscheck.json`.
+    """Measure a deployed experiment with both load generators, interleaved, on a server for clients
+    online, over HTTP. Write `crosscheck.json`.
 
-    The server is set up as for clients online, and all requests go over HTTP. Raises
-    `AccuracyError` for a wrong response, `ArtifactError` if nothing is deployed yet, and
+    Raises `AccuracyError` for a wrong response, `ArtifactError` if nothing is deployed yet, and
     `MeasurementError` without LoadGen.
     """
     if not find_spec("mlperf_loadgen"):
-        command = "pip install 'mlcommons-loadgen>=6.0.17,<7'"
-        raise MeasurementError(f"LoadGen is not installed. Run: {command}")
+        raise MeasurementError(f"LoadGen is not installed. Run: {INSTALL}")
     config = configure(parameters, model, experiment, "deploy")
     assert isinstance(config, DeployConfig)
     repository, fields = require(config, "deploy"), parameters.experiment(model, config.experiment)
@@ -219,27 +206,26 @@ def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]
         analyzer.input_data(rows) as data,
         serve(config, repository, log=folder / "crosscheck_server.log") as server,
     ):
+        point = LoadPoint(model, data, [], size)
 
         def loadgen(test: Test) -> Trial:
             trial = run(server, model, samples, outputs, test)
             if wrong := wrong_response(trial, right, bounds):
-                name = f"{model} {config.experiment}"
-                raise AccuracyError(
-                    f"{name}: wrong response in LoadGen's scenario {test.scenario}: {wrong}"
-                )
+                where = f"{model} {config.experiment}: wrong response in LoadGen's scenario"
+                raise AccuracyError(f"{where} {test.scenario}: {wrong}")
             checked.append(len(trial.answers))
             return trial
 
         def closed_loop(batch_size: int) -> Window:
             one = batch(rows, 0, batch_size)
             needed = FEWEST * seconds(lambda: server.infer(model, one))
-            interval_ms = 1000 * max(SECONDS, needed) / analyzer.WINDOWS
-            point = LoadPoint(model, data, [], batch_size, interval_ms=ceil(interval_ms))
-            return analyzer.run(point, server)
+            interval_ms = ceil(1000 * max(SECONDS, needed) / analyzer.WINDOWS)
+            load = replace(point, batch_size=batch_size, interval_ms=interval_ms)
+            return analyzer.run(load, server)
 
         def open_loop(rate: float, requests: int) -> Window:
-            point = LoadPoint(model, data, [], size, 0, rate=rate, requests=requests)
-            return analyzer.run(point, server)
+            load = replace(point, concurrency=0, rate=rate, requests=requests)
+            return analyzer.run(load, server)
 
         joined = max(1, max(fields.batch_sizes) // size)
         compared = compare(loadgen, closed_loop, open_loop, size, joined, fields.latency_budget_ms)
@@ -262,61 +248,81 @@ def compare(
     sample has `size` rows, an Offline request `joined` samples.
     """
     background.wait_until_quiet()
-    rows, seeds = size * joined, count(SEED)
-    closed: dict[int, list[Window]] = {1: [], joined: []}  # by samples in a request
-    stream: list[Trial] = []
-    offline: list[Trial] = []
+    seeds = count(SEED)
 
-    def measure(joined: int) -> None:
-        closed[joined].append(closed_loop(size * joined))
+    def closed(scenario: Scenario, joined: int) -> tuple[list[Trial], list[Window]]:
+        trials: list[Trial] = []
+        windows: list[Window] = []
 
-    def test(trials: list[Trial], scenario: Scenario, joined: int) -> None:
-        rate = closed[joined][-1].throughput / size / joined  # requests/s
-        requests = max(FEWEST, ceil(SECONDS * rate))
-        trials.append(loadgen(Test(scenario, requests * joined, next(seeds), joined)))
+        def test() -> None:
+            rate = windows[-1].throughput / size / joined  # requests/s
+            requests = max(FEWEST, ceil(SECONDS * rate))
+            trials.append(loadgen(Test(scenario, requests * joined, next(seeds), joined)))
 
-    interleave([partial(measure, 1), partial(test, stream, "SingleStream", 1)], ROUNDS)
-    interleave([partial(measure, joined), partial(test, offline, "Offline", joined)], ROUNDS)
-    one, many = closed[1][:ROUNDS], closed[joined][-ROUNDS:]
+        interleave([lambda: windows.append(closed_loop(size * joined)), test], ROUNDS)
+        return trials, windows
+
+    singles, one = closed("SingleStream", 1)
+    offline, many = closed("Offline", joined)
     rate = SERVER_SHARE * geometric_mean([window.throughput for window in one]) / size
-    query_count = max(FEWEST, ceil(SERVER_SECONDS * rate))
-    latencies = loadgen(Test("Server", query_count, rate=rate)).latencies_ms
+    queries = max(FEWEST, ceil(SERVER_SECONDS * rate))
+    at_random: list[Callable[[], Trial | Window]] = [
+        lambda: loadgen(Test("Server", queries, next(seeds), rate=rate)),
+        lambda: open_loop(rate, queries),
+    ]
+    trials, due = interleave(at_random, ROUNDS)
     reason = f"{rate:.3g} requests/s (Poisson arrivals)"
     if budget_ms:
+        latencies = np.concatenate([trial.latencies_ms for trial in trials])
         within = (latencies <= budget_ms).mean()
         reason += f"; {within:.1%} of {len(latencies)} requests within {budget_ms:g} ms"
-    due = open_loop(rate, query_count).latencies_ms
-    rates = [1000 * size * len(trial.latencies_ms) / max(trial.latencies_ms) for trial in offline]
-    served = [window.throughput for window in many]
+    ours = [1000 * size * len(trial.latencies_ms) / max(trial.latencies_ms) for trial in offline]
+    theirs, latency = [window.throughput for window in many], "p90 latency (ms)"
     return [
-        _row("SingleStream", "p90 latency (ms)", size, _p90(stream), _p90(one)),
-        _row("Offline", "throughput (samples/s)", rows, _mean(rates), _mean(served)),
-        _row("Server", "p90 latency (ms)", size, _bounded(latencies), _bounded(due), reason),
+        _row("SingleStream", latency, size, _p90(singles), _p90(one)),
+        _row("Offline", "throughput (samples/s)", size * joined, ours, theirs),
+        _row("Server", latency, size, _p90(trials), _p90(due), reason),
     ]
 
 
-def _mean(runs: Sequence[float]) -> Estimate:
-    return Estimate(geometric_mean(runs), log_interval(runs))
-
-
-def _p90(runs: Sequence[Trial | Window]) -> Estimate:
-    """Average over runs, without the first request of each: it meets an idle server."""
-    return _mean([float(np.quantile(run.latencies_ms[1:], 0.9)) for run in runs])
-
-
-def _bounded(latencies: Values) -> Estimate:
-    """Return the p90 of one run, by its order statistics."""
-    return Estimate(float(np.quantile(latencies, 0.9)), percentile_interval(latencies, 0.9))
+def _p90(runs: Sequence[Trial | Window]) -> list[float]:
+    """Return the p90 of each run, without its first request: it meets an idle server."""
+    return [float(np.quantile(run.latencies_ms[1:], 0.9)) for run in runs]
 
 
 def _row(
-    scenario: str, figure: str, rows: int, ours: Estimate, theirs: Estimate, reason: str = ""
+    scenario: str, figure: str, rows: int, ours: list[float], theirs: list[float], reason: str = ""
 ) -> Row:
-    one, two = ours.interval, theirs.interval
-    overlap = one and two and one.low <= two.high and two.low <= one.high
-    is_close = abs(ours.value / theirs.value - 1) <= CLOSE
-    why = "95% CIs overlap" if overlap else f"within {CLOSE:.0%}" if is_close else ""
-    quality = "consistent" if why else "differ"
-    head: Row = {"scenario": scenario, "batch_size": rows, "metric": figure, "LoadGen": str(ours)}
-    reason = "; ".join(filter(None, (why, reason)))
-    return head | {"perf_analyzer": str(theirs), "quality": quality, "reason": reason}
+    """Return the row of a figure, which each load generator measured once in each round."""
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    quality, why = judge(ratios)
+    row: Row = {"scenario": scenario, "batch_size": rows, "metric": figure}
+    row |= {"LoadGen": _estimate(ours), "perf_analyzer": _estimate(theirs)}
+    row |= {"ratio": _estimate(ratios, 0.90), "quality": quality}
+    return row | {"reason": "; ".join(filter(None, (why, reason)))}
+
+
+def _estimate(runs: Sequence[float], confidence: float = CONFIDENCE) -> str:
+    """Return the geometric mean of runs with its interval, where there is one."""
+    bounds = log_interval(runs, confidence)
+    level = f"{confidence:.0%} CI " if confidence != CONFIDENCE else ""
+    within = f" ({level}{bounds.low:.4g} to {bounds.high:.4g})" if bounds else ""
+    return f"{geometric_mean(runs):.4g}{within}"
+
+
+def judge(ratios: Sequence[float]) -> tuple[str, str]:
+    """Return whether two load generators are "equivalent", "differ" or are "not decided", and why.
+    `ratios` has one figure over the other for each round.
+
+    They are equivalent if the 90% CI of the ratio lies within the margin: two one-sided t-tests
+    (Schuirmann 1987). They differ if the 95% CI lies outside it. So noise decides nothing.
+    """
+    margin = f"{1 / MARGIN:.2f} to {MARGIN:.2f}"
+    narrow, wide = log_interval(ratios, 0.90), log_interval(ratios)
+    if not narrow or not wide:
+        return "not decided", "too few runs"
+    if narrow.low >= 1 / MARGIN and narrow.high <= MARGIN:
+        return "equivalent", f"the ratio's 90% CI is within {margin}"
+    if wide.low > MARGIN or wide.high < 1 / MARGIN:
+        return "differ", f"the ratio's 95% CI is outside {margin}"
+    return "not decided", f"too noisy: the ratio's CI crosses {margin.replace('to', 'or')}"

@@ -19,8 +19,7 @@ INSERT_SECONDS = 1.0  # for missed keys to reach the cache
 
 def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
     """Send the whole evaluation set twice, request after request, to a server that has just been
-    started. A server before 23.05 takes no counters from a Python backend, so its shares are
-    unknown.
+    started. The shares of one before 23.05 are unknown: it takes no counters from Python backends.
     """
     dataset = open_dataset(config)
     size = min(config.max_batch_size, -(-len(dataset) // REQUESTS))
@@ -38,21 +37,19 @@ def measure(config: DeployConfig, server: Server) -> tuple[LookupPass, ...]:
             course.append((done, shares.get("hit_rate"), shares.get("default_share"), took_ms))
             before = after
         joined = {key: np.concatenate([a[key] for a in answers]) for key in answers[0]}
-        passes.append(
-            LookupPass(
-                name=name,
-                batch_size=size,
-                **cache_rates(first, before),
-                scores=dataset.score(joined),
-                p50_latency_ms=float(np.median([took for *_, took in course])),
-                course=tuple(course),
-            )
+        shares = cache_rates(first, before)
+        found = LookupPass(
+            name=name,
+            batch_size=size,
+            **shares,
+            scores=dataset.score(joined),
+            p50_latency_ms=float(np.median([took for *_, took in course])),
+            course=tuple(course),
         )
-        if passes[-1].hit_rate is not None:
-            print(
-                f"{name}: {passes[-1].hit_rate:.1%} of the different keys in the cache, "
-                f"{passes[-1].default_share:.1%} default vectors"
-            )
-        if passes[-1].default_share != 0:
+        passes.append(found)
+        if shares:
+            hits = f"{name}: {found.hit_rate:.1%} of the different keys in the cache"
+            print(f"{hits}, {found.default_share:.1%} default vectors")
+        if found.default_share != 0:
             time.sleep(INSERT_SECONDS)
     return tuple(passes)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from helpers.config import DeployConfig, OfflineConfig
@@ -56,10 +57,8 @@ class InProcessModel:
     batches: list[Arrays]
 
     def run(self, seconds: float) -> float:
-        """Call it without a server, over different batches one after the other; return calls per
-        second.
-
-        A first call is not counted: after a pause, memory and threads must be woken.
+        """Call it over different batches one after the other; return calls per second. A first call
+        is not counted: after a pause, memory and threads must be woken.
         """
         self.session.run(self.batches[-1])
         calls, started = 0, time.perf_counter()
@@ -73,14 +72,8 @@ def load_in_process(config: DeployConfig) -> Session | None:
     """Load the artifact in this process as the server does; None if another runtime serves it."""
     if not ensemble.runs_in_process(config):
         return None
-    repository = require(config, "deploy").folder
-    return ensemble.load(
-        config,
-        config.format,
-        lambda component: ensemble.place(config, repository, component),
-        threads(config, "offline"),
-        config.device,
-    )
+    place = partial(ensemble.place, config, require(config, "deploy").folder)
+    return ensemble.load(config, config.format, place, threads(config, "offline"), config.device)
 
 
 def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
@@ -125,9 +118,7 @@ def measure_offline(config: OfflineConfig, server: Server) -> Measurement:
 
 
 def _measure_noop(server: Server, load: LoadPoint, runs: Runs, one: Arrays) -> Window:
-    """Load the no-op model with copies of the request `one`: its response does not depend on them,
-    and perf_analyzer starts sooner with fewer.
-    """
+    """Load the no-op model with copies of one request: perf_analyzer starts sooner with few."""
     seconds = sweep.seconds(lambda: server.infer(server.identity, one))
     interval = analyzer.interval_ms(analyzer.FEWEST_REQUESTS, 1, seconds, NOOP_INTERVAL_MS)
     request = sweep.sent(server, one if server.codec else batch(one, 0, 1), load.batch_size)
@@ -144,15 +135,12 @@ def run_rounds(
     load: LoadPoint,
     runs: Runs,
 ) -> None:
-    """Run pairs of an in-process and a served run, interleaved. Windows are sized by the requests
+    """Run pairs of an in-process and a served run, interleaved; where the server has the no-op
+    model, run it shortly in each of the first `MIN_RUNS` pairs. Windows are sized by the requests
     that are still missing and by how long a served request, the batch `one`, took so far.
 
-    Where the server has the no-op model, run it shortly in each of the first `MIN_RUNS` pairs.
-
-    Stop when there are enough requests and the throughput is known, or after the first complete
-    pair beyond `measurement_seconds` (see `Runs.is_over`), but never before `pairs`.
+    Stop when the point is done (see `Runs.is_done`), but never before `pairs`.
     """
-    server.infer(config.model, one)  # the first call of a new shape is slow
     request_seconds = sweep.seconds(lambda: server.infer(config.model, one))
     if in_process:
         in_process.run(0)
@@ -177,11 +165,8 @@ def run_rounds(
         if len(runs.noop) < MIN_RUNS:
             runs.noop.append(_measure_noop(server, load, runs, one))
 
-    def is_over() -> bool:
-        if len(runs.served) < config.pairs:
-            return False
-        complete = runs.missing(config.request_count) <= 0 and runs.is_known(config.margin_of_error)
-        return complete or runs.is_over(config.measurement_seconds, config.request_count)
+    def is_done() -> bool:
+        return len(runs.served) >= config.pairs and runs.is_done(config, config.request_count)
 
     candidates = [call] * bool(in_process) + [measure_noop] * bool(server.identity) + [send_load]
-    runs.repeat(candidates, is_over)
+    runs.repeat(candidates, is_done)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import ceil, isnan
 
 from helpers.config import OnlineConfig
+from helpers.errors import ParameterError
 from helpers.measure import analyzer, sweep
 from helpers.measure.analyzer import LoadPoint
 from helpers.measure.rows import block_size
@@ -21,10 +22,11 @@ BUDGET_REQUESTS = 500  # at such a point, at least: it takes 368 to know without
 
 def measure_online(config: OnlineConfig, server: Server) -> Measurement:
     """Measure each number of clients over HTTP, with `online_batch_size` samples per request. Then
-    measure each of `rates`, as a share of the highest request rate of the clients.
-
-    A point that cannot be measured is a row with the reason.
+    measure each of `rates`, as a share of the highest request rate of the clients. A point that
+    cannot be measured is a row with the reason. Raises `ParameterError` without clients.
     """
+    if not config.concurrency:
+        raise ParameterError("concurrency is empty. Set the numbers of clients, such as [1, 4].")
     samples, size = sweep.distinct_samples(config), config.online_batch_size
     # of a request, at each point
     seconds = [sweep.warm_up(server, config, samples, max(config.concurrency))]
@@ -41,11 +43,7 @@ def measure_online(config: OnlineConfig, server: Server) -> Measurement:
             seconds.append(float(run.latencies_ms.mean()) / 1000 / load.concurrency)
             runs.served.append(run)
 
-        def is_over() -> bool:
-            complete = runs.missing(needed) <= 0 and runs.is_known(config.margin_of_error)
-            return complete or runs.is_over(config.measurement_seconds, needed)
-
-        runs.repeat([send_load], is_over)
+        runs.repeat([send_load], lambda: runs.is_done(config, needed))
 
     def points(rows: list[Row]) -> Iterator[Point]:
         for clients in config.concurrency:
@@ -94,9 +92,7 @@ def _send(load: LoadPoint, runs: Runs) -> None:
 
 def _narrowed(row: Row, budget_ms: float | None, low: float, high: float) -> tuple[float, float]:
     """Raise `low`, the highest rate within the budget, or reduce `high`, the lowest other rate.
-
-    The measured p99 decides, because "unconfirmed" decides nothing. The report states which rates
-    are confirmed.
+    The measured p99 decides; the report states which rates are confirmed.
     """
     assert row.rate
     late = row.p99_latency_ms is None or row.p99_latency_ms > (budget_ms or 0)

@@ -1,9 +1,8 @@
-"""Profile where the time of a converted model goes: by operator, kernel and precision, as its
-runtime's own profiler reports, with the findings.
-"""
+"""Profile a converted model by its runtime's own profiler, and find where its time goes."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from math import ceil, log2
 
 from helpers import formats, models
@@ -25,41 +24,27 @@ CONVERSIONS = re.compile(r"[Qq]uantize|Reorder|Convert|^Cast")
 
 
 def profile_operators(config: ConvertConfig, artifact: Artifact) -> Profile:
-    """Profile a converted model on this CPU, with one thread for each physical core; or return why
-    that cannot be done.
-    """
+    """Profile a converted model on this CPU, one thread per physical core; or return why not."""
     fmt, threads = formats.get(config.format), physical_cores()
     if config.device == "gpu" or ensemble.needs_native_backend(config, config.format):
         return Profile(reason="not profiled: this process does not run the model on a CPU")
     if fmt.profile is None:
-        return Profile(
-            reason=f"not profiled: {fmt.DISPLAY_NAMES[0]} does not report the time of operators"
-        )
-    work = exported_work(config)
+        name = fmt.DISPLAY_NAMES[0]
+        return Profile(reason=f"not profiled: {name} does not report the time of operators")
+    precision, work = config.precision, exported_work(config)
     size, inputs = graph_batch(config, artifact, OPERATIONS)
     with background.exclusive_lock():
-        before = peaks.measure(config.device, threads, config.precision)
-        calls = fmt.profile(artifact.folder / fmt.FILE, threads, inputs)
-        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, config.precision))
-    operators = grouped(calls)
-    return Profile(
-        batch_size=size,
-        threads=threads,
-        operators=operators,
-        findings=explain(
-            operators,
-            config.precision,
-            instructions(config.precision),
-            operations=work.flop * size if work else 0,
-            peak=peak.gflops.get(config.precision, 0) if peak else 0,
-        ),
-    )
+        before = peaks.measure(config.device, threads, precision)
+        operators = grouped(fmt.profile(artifact.folder / fmt.FILE, threads, inputs))
+        peak = peaks.highest_peaks(before, peaks.measure(config.device, threads, precision))
+    operations = work.flop * size if work else 0
+    rate = peak.gflops.get(precision, 0) if peak else 0
+    findings = explain(operators, precision, instructions(precision), operations, rate)
+    return Profile(batch_size=size, threads=threads, operators=operators, findings=findings)
 
 
 def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) -> tuple[int, Arrays]:
-    """Return how many samples a call needs for at least `operations`, but no more than a user would
-    send. Return inputs of the graph for them too.
-    """
+    """Return a batch size with at least `operations`, if a user would send it, and its inputs."""
     work = exported_work(config)
     samples = 2 ** ceil(log2(operations / work.flop)) if work and work.flop else SAMPLES
     size = models.at_once(config.model, max(1, min(samples, MOST_SAMPLES)))
@@ -69,9 +54,9 @@ def graph_batch(config: ConvertConfig, artifact: Artifact, operations: float) ->
 
 def grouped(calls: Sequence[OperatorTime]) -> tuple[Operator, ...]:
     """Group calls of one kind, kernel and precision, the longest first."""
-    groups: dict[tuple[str, str, str], list[float]] = {}
+    groups: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for call in calls:
-        groups.setdefault((call["kind"], call["kernel"], call["precision"]), []).append(call["ms"])
+        groups[call["kind"], call["kernel"], call["precision"]].append(call["ms"])
     named = [
         Operator(kind=kind, kernel=kernel, precision=precision, calls=len(times), ms=sum(times))
         for (kind, kernel, precision), times in groups.items()
@@ -87,35 +72,29 @@ def explain(
     peak: float = 0,
 ) -> tuple[str, ...]:
     """Return the findings: where the time goes, and whether matrix multiplications compute in the
-    requested `precision`; `cpu_instructions` are those for it.
-
-    `operations` are those of the profiled batch and `peak` the machine's GEMM rate in that
-    precision (GFLOP/s), 0 if not known.
+    requested `precision`. `cpu_instructions` and `peak`, the machine's GEMM rate (GFLOP/s), are for
+    that precision. `operations` are those of the profiled batch. What is not known is 0.
     """
-    total = sum(operator.ms for operator in operators)
     products = [operator for operator in operators if PRODUCTS.search(operator.kind)]
     rest = [operator for operator in operators if operator not in products]
-    taken = sum(operator.ms for operator in products)
+    total, taken = _ms(operators), _ms(products)
     if not total or not products:
         return ()
     rate = operations / (taken or 1) / 1e6  # GFLOP/s
     speed = f", at {rate:,.0f} GFLOP/s" if rate else ""
     speed += f" ({rate / peak:.0%} of the measured {precision} GEMM rate)" if rate and peak else ""
-    others = _shares(rest, total, lambda operator: operator.kind)
+    others = _shares(rest, total, "kind")
     others = f"The rest: {others}." if others else "No other operator takes 1% or more."
     lines = [f"{HEAVY} take {taken / total:.0%} of the time{speed}. {others}"]
-    shares = {
-        name: sum(operator.ms for operator in products if operator.precision == name) / (taken or 1)
-        for name in {operator.precision for operator in products}
-    }
-    if shares.get(precision, 0) < KEPT:
-        kinds = _shares(products, taken, lambda operator: operator.precision)
+    kept = _ms([operator for operator in products if operator.precision == precision])
+    if kept < KEPT * taken:
+        kinds = _shares(products, taken, "precision")
         lines.append(f"The requested precision is {precision}, but they compute in {kinds}.")
         if not cpu_instructions:
             lines[-1] += f" This CPU has no instructions for {precision}: it gains no speed."
     converting = [operator for operator in rest if CONVERSIONS.search(operator.kind)]
-    if (share := sum(operator.ms for operator in converting) / total) > NOTICED:
-        kinds = _shares(converting, total, lambda operator: operator.kind)
+    if (share := _ms(converting) / total) > NOTICED:
+        kinds = _shares(converting, total, "kind")
         lines.append(
             f"Conversions between precisions and layouts take {share:.0%} of the time: {kinds}. "
             "Keep the operators between two matrix multiplications in one precision."
@@ -123,13 +102,15 @@ def explain(
     return tuple(lines)
 
 
-def _shares(
-    operators: Sequence[Operator], total: float, name: Callable[[Operator], str], most: int = 3
-) -> str:
-    """Return the largest groups with their shares of a time, those of 1% or more."""
-    times: dict[str, float] = {}
+def _ms(operators: Sequence[Operator]) -> float:
+    return sum(operator.ms for operator in operators)
+
+
+def _shares(operators: Sequence[Operator], total: float, column: str) -> str:
+    """Return the three largest groups with their shares of a time, those of 1% or more."""
+    times: defaultdict[str, float] = defaultdict(float)
     for operator in operators:
-        times[name(operator)] = times.get(name(operator), 0.0) + operator.ms
-    largest = sorted(times.items(), key=lambda item: item[1], reverse=True)[:most]
-    named = [f"{key} {ms / total:.0%}" for key, ms in largest if ms / total >= 0.01]
+        times[getattr(operator, column)] += operator.ms
+    largest = sorted(times, key=times.__getitem__, reverse=True)[:3]
+    named = [f"{name} {times[name] / total:.0%}" for name in largest if times[name] >= total / 100]
     return ", ".join(named)

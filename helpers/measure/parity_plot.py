@@ -21,9 +21,7 @@ MARKERS = ("o", "s", "^", "D")
 
 
 def show_parity(config: ConvertConfig, artifact: Artifact) -> None:
-    """Display the converted model's outputs for the 64 samples over the reference's, or print that
-    there is nothing to draw.
-    """
+    """Display the converted model's outputs for the 64 samples over the reference's, if any."""
     converted = cached_outputs(config, artifact)
     if not converted:
         print("The exported file is served unchanged: the export notebook has compared it.")
@@ -45,40 +43,31 @@ def points(reference: Arrays, converted: Arrays, most: int = POINTS) -> "DataFra
 
     parts = []
     for output, right in reference.items():
-        pairs = np.stack(
-            [array.reshape(-1).astype(np.float64) for array in (right, converted[output])]
-        )
-        count = min(pairs.shape[1], most // len(reference))
-        furthest = np.nanargmax(np.abs(pairs[0] - pairs[1]))
-        chosen = np.union1d(np.arange(count) * pairs.shape[1] // count, furthest)
+        values, others = (array.ravel().astype(float) for array in (right, converted[output]))
+        count = min(values.size, most // len(reference))
+        furthest = np.nanargmax(np.abs(values - others))
+        chosen = np.union1d(np.arange(count) * values.size // count, furthest)
         sample, index = np.divmod(chosen, right[0].size)
-        columns = {"sample": sample, "place": index}
-        columns |= {"reference": pairs[0, chosen], "converted": pairs[1, chosen]}
-        parts.append(DataFrame({"output": output, **columns}))
+        part = DataFrame({"output": output, "sample": sample, "place": index})
+        parts.append(part.assign(reference=values[chosen], converted=others[chosen]))
     return concat(parts, ignore_index=True)
 
 
 def draw(drawn: "DataFrame", name: str) -> "Figure":
-    """Draw converted over reference with the line on which both are equal, and next to it their
-    difference.
-    """
+    """Draw converted over reference with the line where both are equal, and their difference."""
     figure, (axes, apart) = subplots(f"{name} compared with the reference", 2, tall=3.2)
     ends = drawn[["reference", "converted"]]
     line = [ends.min(axis=None), ends.max(axis=None)]
     axes.plot(line, line, color=INK, lw=0.8, label="equal", zorder=1)
     apart.axhline(0, color=INK, lw=0.8, zorder=1)
     for index, (output, one) in enumerate(drawn.groupby("output", sort=False)):
-        look: dict[str, Any] = {
-            "color": COLOURS[index % len(COLOURS)],
-            "marker": MARKERS[index % len(MARKERS)],
-        }
-        look |= {"s": 9, "alpha": 0.5, "linewidths": 0}
+        look: dict[str, Any] = {"s": 9, "alpha": 0.5, "linewidths": 0}
+        look |= {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         axes.scatter(one["reference"], one["converted"], label=str(output), **look)
         apart.scatter(one["reference"], one["converted"] - one["reference"], **look)
-    axes.set(xlabel="reference (fp32)", ylabel="converted")
-    apart.set(xlabel="reference (fp32)", ylabel="converted - reference")
     axes.legend(frameon=False, fontsize=8)
-    for panel in (axes, apart):
+    for panel, label in ((axes, "converted"), (apart, "converted - reference")):
+        panel.set(xlabel="reference (fp32)", ylabel=label)
         panel.xaxis.set_major_formatter(number)
         panel.yaxis.set_major_formatter(number)
     return figure

@@ -1,13 +1,12 @@
-"""Measure the machine's peaks: matrix multiplications in a precision, and copies in memory.
+"""Measure the machine's rates: matrix multiplications in a precision, and copies in memory.
 
-A peak is the best of many short calls before and after the rows. A disturbance makes a call slower
-and never faster, and a limit must not be lower than what a model then reaches. OpenVINO computes
-the matrix multiplications. It was the fastest of a stage's libraries in bf16 and int8, where the
-CPU has such instructions, and as fast as any in fp32.
+A rate is the highest of many short calls before and after the rows, because a disturbance makes a
+call slower and never faster. It is no theoretical limit: a model can exceed it. OpenVINO computes
+the matrix multiplications, because no other library of a stage was faster in any precision.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
@@ -25,26 +24,20 @@ ROWS = 512  # of the other factor, for each thread
 # cache may hold both, as it may hold the weights.
 COPIED_BYTES = 64 * 2**20
 GPU_WIDTH, GPU_COPIED_BYTES = 8192, 2**30
-
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")  # in the order of the report
-
 Call = Callable[[], object]
 
 
 def measure(device: str, threads: int, precision: str) -> Peaks | None:
-    """Measure the peaks of this process on a device, of a processor in one precision; None where it
-    has no way to use a GPU.
-    """
+    """Measure the rates of a device, of a CPU in one precision; None without access to a GPU."""
     started = time.perf_counter()
-    if device == "gpu":
-        rates = _of_gpu()
-        if rates is None:
-            return None
-        threads, library = 0, f"torch {installed_version('torch')}"
-    else:
-        rates = _of_processor(threads, precision)
-        library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
+    rates = _of_gpu() if device == "gpu" else _of_processor(threads, precision)
+    if rates is None:
+        return None
     gflops, memory = rates
+    library = f"OpenVINO {installed_version('openvino')}, copies by numpy"
+    if device == "gpu":
+        threads, library = 0, f"torch {installed_version('torch')}"
     return Peaks(
         threads=threads,
         gflops={name: round(rate, 1) for name, rate in gflops.items()},
@@ -55,43 +48,34 @@ def measure(device: str, threads: int, precision: str) -> Peaks | None:
 
 
 def highest_peaks(before: Peaks | None, after: Peaks | None) -> Peaks | None:
-    """Return the higher of two measurements of each peak."""
+    """Return the higher of two measurements of each rate."""
     if before is None or after is None:
         return before or after
+    both = before, after
     names = sorted(before.gflops | after.gflops, key=PRECISIONS.index)
-    return before.model_copy(
-        update={
-            "gflops": {
-                name: max(side.gflops.get(name, 0.0) for side in (before, after)) for name in names
-            },
-            "memory_gb_s": max(before.memory_gb_s, after.memory_gb_s),
-            "seconds": round(before.seconds + after.seconds, 2),
-        }
-    )
+    gflops = {name: max(side.gflops.get(name, 0.0) for side in both) for name in names}
+    memory, seconds = max(side.memory_gb_s for side in both), sum(side.seconds for side in both)
+    higher = {"gflops": gflops, "memory_gb_s": memory, "seconds": round(seconds, 2)}
+    return before.model_copy(update=higher)
 
 
 def limited(row: Row, work: GraphCost, peaks: Peaks, precision: str) -> Row:
     """Add to a row which roofline bound is the nearer one, and its share of it.
 
-    A sample takes at least its operations at the peak of the precision, and at least its bytes at
-    the peak of the memory. Source: Williams, Waterman and Patterson, "Roofline: an insightful
+    At the measured rates a sample takes at least the time of its operations in the precision, and
+    at least that of its bytes. Source: Williams, Waterman and Patterson, "Roofline: an insightful
     visual performance model for multicore architectures", 2009.
     """
     peak = peaks.gflops.get(precision)
     if not row.throughput or not peak or not work.flop:  # a graph may have no matrix multiplication
         return row
     moved = work.bytes(precision, row.average_batch_size or row.batch_size)
-    intensity = work.flop / moved
+    intensity, gflops = work.flop / moved, row.throughput * work.flop / 1e9
     by_memory = intensity * peaks.memory_gb_s
-    gflops = row.throughput * work.flop / 1e9
-    return row.model_copy(
-        update={
-            "gflops": gflops,
-            "intensity": intensity,
-            "roofline_bound": "memory" if by_memory < peak else "compute",
-            "roofline_share": gflops / min(peak, by_memory),
-        }
-    )
+    columns: dict[str, object] = {"gflops": gflops, "intensity": intensity}
+    columns["roofline_bound"] = "memory" if by_memory < peak else "compute"
+    columns["roofline_share"] = gflops / min(peak, by_memory)
+    return row.model_copy(update=columns)
 
 
 def _fastest(call: Call) -> float:
@@ -120,9 +104,7 @@ def _of_processor(threads: int, precision: str) -> tuple[dict[str, float], float
 
 @cache
 def _product(precision: str, threads: int) -> tuple[int, Call]:
-    """Compile a chain of matrix multiplications; return how many multiplications of numbers it has,
-    and the function that computes it.
-    """
+    """Compile a chain of matrix multiplications; return its multiply-adds, and how to run it."""
     block_telemetry()
     import openvino
     from openvino import opset13 as ops
@@ -141,11 +123,8 @@ def _product(precision: str, threads: int) -> tuple[int, Call]:
             factor = ops.constant(weights.astype(np.float32) / 100)
         result = ops.matmul(result, factor, False, True)
     result = ops.reduce_max(result, np.array([0, 1]))  # nothing to copy out
-    properties = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-    }
+    properties: dict[str, object] = {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
+    properties["INFERENCE_PRECISION_HINT"] = "bf16" if precision == "bf16" else "f32"
     model = openvino.Model([result], [first])
     request = openvino.Core().compile_model(model, "CPU", properties).create_infer_request()
     batch = random.standard_normal((rows, width), np.float32)
@@ -162,16 +141,13 @@ def _of_gpu() -> tuple[dict[str, float], float] | None:
     def timed(call: Call) -> float:
         return _fastest(lambda: (call(), torch.cuda.synchronize()))
 
-    def rates() -> Iterator[tuple[str, float]]:
-        size = (GPU_WIDTH, GPU_WIDTH)
-        count = 2e-9 * GPU_WIDTH**3
-        types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-        for name, dtype in types.items():
-            factor = torch.randn(size, device="cuda").to(dtype)
-            yield name, count / timed(partial(torch.mm, factor, factor))
-        matrix = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
-        yield "int8", count / timed(lambda: torch._int_mm(matrix, matrix.t()))
-
+    size, count, gflops = (GPU_WIDTH, GPU_WIDTH), 2e-9 * GPU_WIDTH**3, {}
+    types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    for name, dtype in types.items():
+        factor = torch.randn(size, device="cuda").to(dtype)
+        gflops[name] = count / timed(partial(torch.mm, factor, factor))
+    matrix = torch.randint(-127, 128, size, dtype=torch.int8, device="cuda")
+    gflops["int8"] = count / timed(lambda: torch._int_mm(matrix, matrix.t()))
     source = torch.ones(GPU_COPIED_BYTES // 4, device="cuda")
     target = torch.empty_like(source)
-    return dict(rates()), 2e-9 * GPU_COPIED_BYTES / timed(lambda: target.copy_(source))
+    return gflops, 2e-9 * GPU_COPIED_BYTES / timed(lambda: target.copy_(source))

@@ -1,9 +1,8 @@
 """Compute a row of the results from the start and the end of every request.
 
-perf_analyzer 2.51's own numbers are not used, for two reasons. It counts the requests that end in a
-window, and so misses those in flight at the end of the last. That is too few by up to one request
-per client and window: 20% where a window holds five. It also calls a point stable when half of (max
-- min) / mean of three windows is within its percentage.
+perf_analyzer 2.51's own numbers are not used. It misses the requests in flight at the end of a
+window: up to one per client, which is 20% where a window holds five. It also calls a point stable
+when half of (max - min) / mean of three windows is within its percentage.
 
 Here throughput is the slope of completed requests over time. Every number has a 95% interval, or
 none where the requests do not bound it.
@@ -50,6 +49,8 @@ class Window:
     overhead: float = nan  # share of its time that the client spends outside requests
     counted: int | None = None  # requests that Triton counted meanwhile
     average_batch_size: float | None = None  # samples in an execution, on average
+    others_cores: float = 0.0  # that other processes used meanwhile
+    models: Mapping[str, float] = field(default_factory=dict)  # ms in each model of an ensemble
 
     @property
     def steady(self) -> "Window":
@@ -81,11 +82,8 @@ class Window:
     @property
     def throughput(self) -> float:
         """Return samples per second: the least-squares slope of completed requests over time, times
-        the batch size.
-
-        A straight line through a staircase of equal steps has the staircase's own slope, so
-        responses that arrive in batches do not bias it. NaN with fewer than three requests or two
-        points in time.
+        the batch size. Responses that arrive in batches do not bias it. NaN with fewer than three
+        requests or two points in time.
         """
         ends = (self.requests[:, 1] - self.requests[:1, 1]) / 1e9
         if len(ends) < 3 or ends[-1] == 0:
@@ -102,32 +100,26 @@ def windows(run: Window, count: int) -> list[Window]:
 
 
 def block_size(concurrency: int) -> int:
-    """Return how many requests a block of a run has at least. Responses arrive in batches, so the
-    throughput of a shorter block would depend on single batches.
-    """
+    """Return the fewest requests of a block: a shorter one would depend on single batches."""
     return max(BLOCK_REQUESTS, BLOCK_ROUNDS * concurrency)
 
 
 def repetitions(runs: Sequence[Window], cut: bool) -> list[float]:
-    """Return repeated throughputs: of the runs, or if they are `cut`, of the blocks of each run. A
-    run with too few requests is one block.
-    """
+    """Return repeated throughputs: of the runs, or if they are `cut`, of the blocks of each run."""
     if not cut:
         return [run.throughput for run in runs]
-    counts = [min(BLOCKS, len(run.requests) // block_size(run.concurrency)) for run in runs]
-    cuts = [
-        windows(run, count) if count >= MIN_RUNS else [run]
-        for run, count in zip(runs, counts, strict=True)
-    ]
-    return [block.throughput for blocks in cuts for block in blocks]
+    blocks: list[Window] = []
+    for run in runs:
+        count = min(BLOCKS, len(run.requests) // block_size(run.concurrency))
+        blocks += windows(run, count) if count >= MIN_RUNS else [run]
+    return [block.throughput for block in blocks]
 
 
 def compare(
     in_process: Sequence[float], served: Sequence[float], within: float
 ) -> dict[str, object]:
-    """Return the columns of served over in-process throughput (samples/s), from pairs of runs.
-
-    The ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
+    """Return the columns of served over in-process throughput (samples/s), from pairs of runs. The
+    ratio has a quality of its own: "stable" if at least three pairs know it within `within`.
     """
     ratios = [with_triton / alone for with_triton, alone in zip(served, in_process, strict=True)]
     interval, ratio = log_interval(ratios), geometric_mean(ratios)
@@ -144,70 +136,53 @@ def compare(
 def overhead_columns(
     serving_overhead_ms: Sequence[float], noop_latency_ms: Sequence[float]
 ) -> dict[str, object]:
-    """Return the columns of the no-op model: the mean latency of its requests, and how much more
-    serving costs. Each argument has one value per run.
-    """
+    """Return the columns of the no-op model; each argument has one value per run."""
     noop_ms = float(np.mean(noop_latency_ms))
-    if not serving_overhead_ms:
-        return {"noop_latency_ms": noop_ms}
-    bounds = difference_interval(serving_overhead_ms, noop_latency_ms)
-    return {
-        "noop_latency_ms": noop_ms,
-        "residual_overhead_ms": float(np.mean(serving_overhead_ms)) - noop_ms,
-        "residual_overhead_low_ms": bounds and bounds.low,
-        "residual_overhead_high_ms": bounds and bounds.high,
-    }
+    columns: dict[str, object] = {"noop_latency_ms": noop_ms}
+    if serving_overhead_ms:
+        bounds = difference_interval(serving_overhead_ms, noop_latency_ms)
+        columns["residual_overhead_ms"] = float(np.mean(serving_overhead_ms)) - noop_ms
+        columns["residual_overhead_low_ms"] = bounds and bounds.low
+        columns["residual_overhead_high_ms"] = bounds and bounds.high
+    return columns
 
 
 def quality(
     row: Row, request_count: int, within: float, cores: int, disturbance: str = ""
 ) -> tuple[Quality, str]:
-    """Judge a row: "stable", or the first reason against it and what to do. `disturbance` names
-    what disturbed the machine meanwhile; empty if nothing did.
-    """
-    others, overhead, half = (
-        nan if value is None else value
-        for value in (row.background_cpu_cores, row.client_overhead, row.margin_of_error)
-    )
+    """Judge a row: "stable", or the first reason against it and what to do."""
+    others = nan if row.background_cpu_cores is None else row.background_cpu_cores
+    overhead, half = row.client_overhead or 0.0, row.margin_of_error
     if not (row.requests or 0) >= request_count:
         reason = f"{row.requests} of {request_count} requests: re-run on an idle machine"
         return "too few requests", reason
     if overhead > CLIENT_BOUND:
-        return (
-            "client-bound",
-            f"the load generator itself took {overhead:.0%} of the time: increase the batch size",
-        )
+        reason = f"the load generator itself took {overhead:.0%} of the time"
+        return "client-bound", f"{reason}: increase the batch size"
     if not others <= OTHERS_SHARE * cores:
         return "noisy", f"other processes used {others:.2f} CPU cores: stop them and re-run"
     if disturbance:
         return "noisy", disturbance
-    if row.margin_of_error is None:
-        return (
-            "imprecise",
-            f"no 95% CI from fewer than {MIN_RUNS} runs: increase pairs or request_count",
-        )
+    if half is None:
+        reason = f"no 95% CI from fewer than {MIN_RUNS} runs: increase pairs or request_count"
+        return "imprecise", reason
     if not half <= within:
-        of_p50 = " of p50" if row.rate else ""
-        reason = f"precision{of_p50} ±{half:.1%}, target ±{within:.0%}: "
-        reason += "increase measurement_seconds"
+        margin = "margin of error of p50" if row.rate else "margin of error"
+        reason = f"{margin} ±{half:.1%}, target ±{within:.0%}: increase measurement_seconds"
         return "imprecise", reason
     return "stable", ""
 
 
 def count_mismatch(runs: Sequence[Window]) -> str:
     """Return by how much Triton's count of requests differs from perf_analyzer's; empty if it
-    agrees within `COUNT_BOUND` plus the clients of each run. A client's last request has no record,
-    or Triton had not counted it yet.
+    agrees, but for `COUNT_BOUND` and each client's last request, which only one may have counted.
     """
     for run in runs:
-        recorded = len(run.requests)
-        if run.counted is not None and not (
-            -run.concurrency <= run.counted - recorded <= COUNT_BOUND * recorded + run.concurrency
-        ):
-            return (
-                f"Triton counted {run.counted} requests, perf_analyzer {recorded}: "
-                "stop other clients of the server"
-            )
+        recorded, clients = len(run.requests), run.concurrency
+        more = 0 if run.counted is None else run.counted - recorded
+        if not -clients <= more <= COUNT_BOUND * recorded + clients:
+            both = f"Triton counted {run.counted} requests, perf_analyzer {recorded}"
+            return f"{both}: stop other clients of the server"
     return ""
 
 
@@ -225,10 +200,8 @@ def open_loop_columns(run: Window, rate: float) -> tuple[dict[str, object], Qual
         reason = f"latency grew by {grew * 1000:.0f} ms per second and is a lower bound"
         return columns, "saturated", reason
     if late > LATE_SHARE * 1000 / rate:
-        reason = (
-            f"1% of requests were sent at least {late:.2g} ms late, more than "
-            f"{LATE_SHARE:.0%} of the time between two requests"
-        )
+        share = f"more than {LATE_SHARE:.0%} of the time between two requests"
+        reason = f"1% of requests were sent at least {late:.2g} ms late, {share}"
         return columns, "client-bound", reason
     return columns, None, ""
 
@@ -245,13 +218,11 @@ def measure_row(
     disturbance: str = "",
 ) -> Row:
     """Compute the row of one point from its runs, without each client's first requests. It has the
-    throughput (geometric mean), latencies over all requests and their components, and their
-    intervals.
+    throughput (geometric mean), latencies over all requests and their components, and intervals.
 
     The throughput's repetitions are the runs, or if these are `cut`, consecutive blocks of them. In
     an open loop, with a `rate` (requests/s), the throughput is that of the load, and the interval
-    of p50 decides the quality. `others_cores` are those that other processes used meanwhile;
-    `figures` are further columns, such as the GPU's load.
+    of p50 decides the quality. `figures` are further columns, such as the GPU's load.
     """
     steady = [run.steady for run in runs]
     first, counts = runs[0], [len(run.requests) for run in steady]
@@ -261,6 +232,11 @@ def measure_row(
         for name in first.components
         if sum(counts) and all(run.components for run in runs)
     }
+    if columns and first.models:
+        spent = {name: [run.models[name] for run in runs] for name in first.models}
+        columns["models_ms"] = {
+            name: float(np.average(s, weights=counts)) for name, s in spent.items()
+        }
     for q in QUANTILES if len(latencies) else ():
         bounds = percentile_interval(latencies, q / 100)
         columns[f"p{q}_latency_ms"] = float(np.percentile(latencies, q))

@@ -9,6 +9,7 @@ from statistics import median_high
 
 import numpy as np
 
+from helpers.config import LoadConfig
 from helpers.measure import background
 from helpers.measure.analyzer import LoadPoint
 from helpers.measure.interleave import interleave
@@ -29,9 +30,7 @@ class SpeedMonitor:
         return self.speeds[-1]
 
     def changed(self, before: float, after: float) -> str:
-        """Return how the speed changed in a round, or differs there from the (upper) median of the
-        stage; empty if it does not.
-        """
+        """Return how the speed changed in a round, or differs there from the stage's; or ""."""
         for value, other in ((after, before), ((before + after) / 2, median_high(self.speeds))):
             if not abs(value / other - 1) <= self.within:
                 speeds = f"reference kernel: {other:.0f}, then {value:.0f} GFLOP/s"
@@ -76,8 +75,8 @@ class Runs:
 
     @property
     def others_cores(self) -> float:
-        """Return the CPU cores that other processes took in all runs together. Their clock ticks
-        every 10 ms, and a few ticks are a large share of a short run.
+        """Return the CPU cores that other processes took in all runs together: a tick of their
+        clock, 10 ms, is a large share of a short run.
         """
         taken, lasted = np.sum(self.others, axis=0)
         return float(taken / lasted)
@@ -91,6 +90,11 @@ class Runs:
         requests are missing, because its row would have no result.
         """
         return self.seconds > seconds * (1 if self.missing(wanted) <= 0 else 3)
+
+    def is_done(self, config: LoadConfig, wanted: int) -> bool:
+        """Return whether there are enough requests for a known throughput, or the time is over."""
+        is_complete = self.missing(wanted) <= 0 and self.is_known(config.margin_of_error)
+        return is_complete or self.is_over(config.measurement_seconds, wanted)
 
     def is_known(self, margin_of_error: float) -> bool:
         """Return whether the throughput is known within a margin of error."""

@@ -1,23 +1,23 @@
-"""The statistics of measurements, as pure functions with their sources: 95% intervals of means,
-percentiles and shares, and what they decide.
-"""
+"""The statistics of measurements: 95% intervals and what they decide, with their sources."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from math import ceil, log, nan, sqrt
+from math import ceil, floor, log, nan, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.results import BudgetState
+
 CONFIDENCE = 0.95
 MIN_RUNS = 3  # that bound anything: the interval of two is wider than any figure
 BUDGET_SHARE = 0.01  # of requests, that may take longer than a latency budget
+SLOWEST = 50  # requests whose correlation counts, at most a tenth of all
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A 95% interval of a figure."""
 
     low: float
@@ -25,11 +25,11 @@ class Interval:
 
     @property
     def margin_of_error(self) -> float:
-        """Return half of the width on a logarithmic scale: 0.05 means about ±5%."""
+        """Return sqrt(high / low) - 1, half of the width on a logarithmic scale: 0.05 is ±5%."""
         return sqrt(self.high / self.low) - 1
 
 
-def log_interval(values: Sequence[float]) -> Interval | None:
+def log_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Bound the (geometric) mean of independent repetitions: Student's t on their logarithms.
 
     None for fewer than three values, or if one is not positive and finite. The interval of the
@@ -41,14 +41,13 @@ def log_interval(values: Sequence[float]) -> Interval | None:
     if len(array) < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return None
     logs = np.log(array)
-    reach = t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    reach = t.ppf((1 + confidence) / 2, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
     return Interval(float(np.exp(logs.mean() - reach)), float(np.exp(logs.mean() + reach)))
 
 
 def difference_interval(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Bound the difference of the means of independent repetitions, first less second.
-
-    None if there are fewer than three of either. Source: Welch 1947.
+    """Bound the difference of means of repetitions, first less second; None for fewer than three
+    of either. Source: Welch 1947.
     """
     from scipy.stats import ttest_ind
 
@@ -64,7 +63,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(array).mean())) if len(array) and (array > 0).all() else nan
 
 
-def lag1_autocorrelation(values: NDArray[np.float64]) -> float:
+def lag1_autocorrelation(values: NDArray[np.float64 | np.bool_]) -> float:
     """Return the correlation of each value's rank with the next's, 0 to 0.95 (Spearman's rho)."""
     from scipy.stats import rankdata
 
@@ -74,7 +73,7 @@ def lag1_autocorrelation(values: NDArray[np.float64]) -> float:
     return float(np.clip(np.corrcoef(ranks[:-1], ranks[1:])[0, 1], 0, 0.95))
 
 
-def effective_sample_ratio(values: NDArray[np.float64]) -> float:
+def effective_sample_ratio(values: NDArray[np.float64 | np.bool_]) -> float:
     """Return the effective sample size of values in sequence as a share of their number, 0 to 1. It
     is (1 - rho) / (1 + rho) for a lag-1 correlation of rho (Bayley and Hammersley 1946).
     """
@@ -123,19 +122,26 @@ def share_interval(count: float, total: float) -> tuple[float, float]:
     return low, high
 
 
-def check_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[str, int]:
+def check_budget(latencies_ms: NDArray[np.float64], budget_ms: float) -> tuple[BudgetState, int]:
     """Return whether at most 1% of requests, in sequence, take longer than a budget: "met", "not
     met" or "unconfirmed". Return too how many requests would confirm it if no more took longer.
-    Requests count for as many as their correlation leaves.
+
+    Slow requests come in bursts, so requests count for as many as the correlation of slow ones
+    leaves: of those above the budget, or of the `SLOWEST` if that leaves fewer. Fast requests often
+    follow one another too, but do not change how many are late.
     """
-    worth = effective_sample_ratio(latencies_ms)
+    count = len(latencies_ms)
+    share = min(0.1, SLOWEST / max(count, 1))
+    slow_ms = min(budget_ms, np.quantile(latencies_ms, 1 - share)) if count else budget_ms
+    worth = min(effective_sample_ratio(latencies_ms > limit) for limit in (budget_ms, slow_ms))
     late, total = worth * float((latencies_ms > budget_ms).sum()), worth * len(latencies_ms)
-    low, high = share_interval(late, total)
-    verdict = "met" if high <= BUDGET_SHARE else "not met" if low > BUDGET_SHARE else "unconfirmed"
+    fewest, most = floor(late), ceil(late)
+    low, high = share_interval(fewest, total)[0], share_interval(most, total)[1]
+    unmet: BudgetState = "not met" if low > BUDGET_SHARE else "unconfirmed"
     enough = bisect_left(
-        range(10**9), True, key=lambda n: share_interval(late, max(n, late))[1] <= BUDGET_SHARE
+        range(10**9), True, key=lambda n: share_interval(most, max(n, most))[1] <= BUDGET_SHARE
     )
-    return verdict, ceil(enough / worth)
+    return "met" if high <= BUDGET_SHARE else unmet, ceil(enough / worth)
 
 
 def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:
@@ -152,7 +158,5 @@ def growth(times: NDArray[np.float64], values: NDArray[np.float64]) -> float:
 def littles_law(
     throughput: float, mean_latency_ms: float, batch_size: int, concurrency: int
 ) -> float:
-    """Return throughput x mean latency / (batch size x concurrency): 1 in a closed loop without
-    pauses (Little 1961).
-    """
+    """Return throughput x latency / (batch x clients): 1 without pauses (Little 1961)."""
     return throughput * mean_latency_ms / 1000 / (batch_size * concurrency)

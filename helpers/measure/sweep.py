@@ -5,8 +5,9 @@ No other measurement of this package runs meanwhile. Each scenario decides how a
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from timeit import timeit
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import CompareConfig, LoadConfig, OnlineConfig
+from helpers.config import LoadConfig, OnlineConfig, ServedConfig
 from helpers.errors import MeasurementError, ServerError
 from helpers.inference import ensemble, exported_work, open_dataset, requests, threads
 from helpers.measure import analyzer, background, gpu_monitor, memory, peaks
@@ -28,29 +29,20 @@ from helpers.results import Measurement, Row, clients_of
 from helpers.store import usable_cores
 from helpers.triton import Server
 
-IDENTITY = ("batch_size", "concurrency", "rate")
 LOOKUPS = "hps_"  # the prefix of the parameter server's counters
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point, by the fields of its load, and the function that measures it, in as many runs as it
-    needs.
-    """
+    """A point: the fields of its load, and the function that measures it in several runs."""
 
     fields: dict[str, Any]
     measure: Callable[[LoadPoint, Runs], None]
     wanted: int  # requests, each client's first apart
     repeated: bool = False  # whether every request is the same one
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Return the columns by which its row is known."""
-        columns = {k: v for k, v in self.fields.items() if k in IDENTITY}
-        return {"concurrency": 1, "repeated": self.repeated} | columns
 
-
-def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
+def distinct_samples(config: LoadConfig | ServedConfig) -> Arrays:
     """Return the different samples that are sent, one after the other."""
     count = config.distinct_rows
     (samples,) = requests(config, open_dataset(config), count, count)
@@ -58,7 +50,6 @@ def distinct_samples(config: LoadConfig | CompareConfig) -> Arrays:
 
 
 def count(samples: Arrays) -> int:
-    """Count samples."""
     return len(next(iter(samples.values())))
 
 
@@ -84,7 +75,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def warm_up(
-    server: Server, config: OnlineConfig | CompareConfig, samples: Arrays, clients: int
+    server: Server, config: OnlineConfig | ServedConfig, samples: Arrays, clients: int
 ) -> float:
     """Send each batch that the batcher can form of so many clients' requests, because the first
     request of a shape is slow. Return the seconds of a request that is alone.
@@ -97,19 +88,15 @@ def warm_up(
 
 
 def load_of(
-    server: Server, config: LoadConfig | CompareConfig, samples: Arrays, data: Path = Path()
+    server: Server, config: LoadConfig | ServedConfig, samples: Arrays, data: Path = Path()
 ) -> LoadPoint:
     """Return the load of one client, with what every load of the server has in common."""
     inputs = sent(server, batch(samples, 0, 1), 1)
     outputs = [tensor.name for tensor in models.get(config.model).outputs(config)]
+    regions = analyzer.shared_memory_patterns(list(inputs), outputs)
     served = ensemble.served(config)
-    return LoadPoint(
-        config.model,
-        data,
-        analyzer.shared_memory_patterns(list(inputs), outputs),
-        parts=[component.part.name for component in served] if len(served) > 1 else [""],
-        flat=bool(server.codec),
-    )
+    parts = [component.part.name for component in served] if len(served) > 1 else [""]
+    return LoadPoint(config.model, data, regions, parts=parts, flat=bool(server.codec))
 
 
 def run(
@@ -118,10 +105,8 @@ def run(
     samples: Arrays,
     points: Callable[[list[Row]], Iterable[Point]],
 ) -> Measurement:
-    """Measure the points, which may depend on the rows so far. A point that cannot be measured is a
-    row with the reason.
-
-    Before each point, wait until the machine is quiet, for as long as the retry budget lasts.
+    """Measure the points, which may depend on the rows so far. Before each, wait until the machine
+    is quiet, for as long as the retry budget lasts. One that fails is a row with the reason.
     """
     one_client = load_of(server, config, samples)
     rows: list[Row] = []
@@ -129,51 +114,52 @@ def run(
     before: list[float] = []
     speed = SpeedMonitor(config.margin_of_error)
     measuring, waited, ended = 0.0, 0.0, ""
-    peak_arguments = config.device, _cores_used(config), config.precision
+    scenario = config.stage.removeprefix("perf_")
+    computing = getattr(config.instances, scenario) * threads(config, scenario)
+    peak_arguments = config.device, min(computing, usable_cores()), config.precision
     server.ready()  # while it starts the machine is slower
     with (
         background.exclusive_lock(),
         ExitStack() as files,
         gpu_monitor.observed(config.device, server) as observer,
     ):
-        data: dict[tuple[int, bool], Path] = {}
-        others_cores: Callable[[], float] | None = background.monitor_background(server.processes)
-        began = time.monotonic()
+
+        @cache
+        def data(size: int, is_repeated: bool) -> Path:
+            """Write the requests for perf_analyzer, once for all points that send the same."""
+            chosen = batch(samples, 0, size) if is_repeated else samples
+            return files.enter_context(analyzer.input_data(sent(server, chosen, size)))
+
         at_first = peaks.measure(*peak_arguments) if server.is_local else None
         for point in points(rows):
             size = point.fields["batch_size"] if server.codec or point.repeated else 0
-            chosen = batch(samples, 0, size) if point.repeated else samples
-            if (size, point.repeated) not in data:
-                inputs = analyzer.input_data(sent(server, chosen, size))
-                data[size, point.repeated] = files.enter_context(inputs)
-            load = replace(one_client, data=data[size, point.repeated], **point.fields)
+            load = replace(one_client, data=data(size, point.repeated), **point.fields)
             asked_at = time.monotonic()
-            before.append(background.wait_until_quiet(others_cores, asked_at - began))
-            others_cores = None
+            before.append(background.wait_until_quiet())
             started = time.monotonic()
             waited += max(0.0, started - asked_at - background.QUIET_SECONDS)
-            point_requests: dict[str, NDArray[np.generic]] = {}
             try:
                 if ended:
                     raise MeasurementError(ended)
                 row, point_requests = _measure(config, server, observer, load, point, speed)
+                all_requests |= point_requests
             except (MeasurementError, ServerError) as error:
-                row = Row(**point.identity, quality="failed", reason=str(error))
+                columns = {"concurrency": 1, **point.fields, "requests": None}
+                columns |= {"repeated": point.repeated, "quality": "failed", "reason": str(error)}
+                row = Row.model_validate(columns)
             measuring += time.monotonic() - started
             if row.quality == "failed":
                 is_live = server.is_live(ANSWER_SECONDS)
                 ended = "" if is_live else "the server ended in an earlier measurement"
-            all_requests |= point_requests
             rows.append(row)
             print(_in_words(row))
         at_last = peaks.measure(*peak_arguments) if server.is_local else None
     machine_peaks, work = peaks.highest_peaks(at_first, at_last), exported_work(config)
     if machine_peaks and work:
         rows = [peaks.limited(row, work, machine_peaks, config.precision) for row in rows]
-    try:
+    counted = None
+    with suppress(ServerError):  # it has ended
         counted = server.statistics(config.model)
-    except ServerError:  # it has ended
-        counted = None
     return Measurement(
         rows=tuple(rows),
         distinct_rows=count(samples),
@@ -186,13 +172,6 @@ def run(
         peaks=machine_peaks,
         requests=all_requests,
     )
-
-
-def _cores_used(config: LoadConfig) -> int:
-    """Count the threads that compute in the experiment, at most one for each core."""
-    scenario = config.stage.removeprefix("perf_")
-    instances: int = getattr(config.instances, scenario)
-    return min(instances * threads(config, scenario), usable_cores())
 
 
 def _measure(
@@ -229,11 +208,8 @@ def _measure(
         failure = f"{error} (complete runs: {len(runs.served)})"
     memory_mb = peak_mb()
     figures = observation.figures([run.requests for run in runs.served]) | compared(config, runs)
-    figures |= {
-        "machine_gflops": float(np.mean(runs.rounds)) if runs.rounds else None,
-        "repeated": point.repeated,
-    }
-    figures["server_peak_memory_mb"] = memory_mb
+    figures |= {"repeated": point.repeated, "server_peak_memory_mb": memory_mb}
+    figures["machine_gflops"] = float(np.mean(runs.rounds)) if runs.rounds else None
     if before:
         figures |= cache_rates(before, server.counters(LOOKUPS))
     row = measure_row(
@@ -255,9 +231,9 @@ def _measure(
         recorded[f"{name}_{i}"] = window.requests
         if window.sent is not None:
             recorded[f"sent_{name}_{i}"] = window.sent
-    return row, recorded | (
-        {f"{name}_in_process_0": np.array(runs.in_process)} if runs.in_process else {}
-    )
+    if runs.in_process:
+        recorded[f"{name}_in_process_0"] = np.array(runs.in_process)
+    return row, recorded
 
 
 def cache_rates(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

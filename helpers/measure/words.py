@@ -33,9 +33,8 @@ def _is_used(values: "Series[Any]") -> bool:
 
 
 def with_intervals(rows: "DataFrame", columns: list[str]) -> "DataFrame":
-    """Choose columns, and put after each number its 95% CI as text. A p99 without a CI has the
-    number of requests that it needs: "needs 299 requests". Columns that only some rows have are
-    left out where none has.
+    """Choose columns, and put after each number its 95% CI as text, or for a p99 how many requests
+    it needs: "needs 299 requests". Columns that only some rows have are left out where none has.
     """
     shown = [name for name in columns if name not in OF_SOME or _is_used(rows[name])]
     chosen = rows[shown].copy()

@@ -127,10 +127,7 @@ class Dataset(ABC):
         """Read the samples at the ascending indices `places`, with a leading batch dimension."""
 
     def batches(self, batch_size: int, limit: int | None = None) -> Iterator[Arrays]:
-        """Yield every sample once, in order; the last batch may be short.
-
-        With `limit`, only that many samples are read, spread evenly over the whole set.
-        """
+        """Yield every sample once, in order; with `limit`, that many from all over the set."""
         count = len(self) if limit is None else min(limit, len(self))
         for start in range(0, count, batch_size):
             yield self.take(np.arange(start, min(start + batch_size, count)) * len(self) // count)
@@ -163,9 +160,7 @@ class Raw(Protocol):
 
 
 class ParallelMap(Protocol):
-    """A function that runs independent calls, on this machine or others, and returns their results
-    in order.
-    """
+    """A function that runs independent calls, here or elsewhere; results come in order."""
 
     def __call__(
         self, do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
@@ -210,9 +205,8 @@ class Ensemble(Protocol):
         """Describe the lookup and the graph that is exported."""
 
     def write(self, config: Config, checkpoint: Path, path: Path) -> None:
-        """Write what the lookup needs of `checkpoint` to the new folder `path`, in bounded memory.
-
-        Raises `CheckpointError` if a table is missing, surplus or misshapen.
+        """Write what the lookup needs of `checkpoint` to the new folder `path`, in bounded memory;
+        raise `CheckpointError` if a table is missing, surplus or misshapen.
         """
 
     def load(self, path: Path, threads: int, device: str) -> Session:
@@ -229,10 +223,7 @@ class Reference(Protocol):
     """The simplest lookup, whose output the framework's own network takes."""
 
     def mapped(self, config: Config, checkpoint: Path) -> Session:
-        """Map the files of `checkpoint` itself, as the model's default lookup; write nothing.
-
-        Raises `CheckpointError` as `Ensemble.write` does.
-        """
+        """Map the files of `checkpoint` itself. Raises `CheckpointError` as `Ensemble.write`."""
 
 
 class Model(ABC):
@@ -284,10 +275,7 @@ class Model(ABC):
         """Open a part of a generated or prepared data set; raise `DataError` for another layout."""
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
-        """Draw `count` different training samples of the data set in `folder`, by `seed`.
-
-        Raises `DataError` if the set has fewer, or none.
-        """
+        """Draw `count` different training samples; raise `DataError` if the set has fewer."""
         from helpers.models._arrays import draw
 
         samples = self.open_dataset(config, folder, "train")
@@ -301,12 +289,9 @@ class Model(ABC):
         self.module("synthetic.fit").fit(config, dataset, path)
 
     def example(self, config: Config, dataset: Dataset, most: int) -> Example:
-        """Choose at most `most` samples for the client in a model repository: the first ones that
-        the model's own display shows.
-        """
+        """Choose at most `most` samples for a client: the first that the model's display shows."""
         if choose := getattr(self.module("display"), "example", None):
-            chosen: Example = choose(dataset, most)
-            return chosen
+            return cast(Example, choose(dataset, most))
         batch = dataset.take(np.zeros(1, np.int64))
         names = [tensor.name for tensor in self.outputs(config)]
         reading = f"for name in {names}:\n    print(name, response.as_numpy(name).ravel()[:8])\n"
@@ -322,16 +307,13 @@ class Model(ABC):
         """
 
     def source(self, config: Config, checkpoint: Path) -> Session | None:
-        """Load the runtime that `checkpoint` comes with, if any. It is the reference then, instead
-        of the network from `build`.
-        """
+        """Load the runtime that `checkpoint` comes with, if any, as the reference."""
         return None
 
     @property
     def raw(self) -> Raw | None:
         """Return the preparation of the model's public raw files; None if it has none."""
-        module: Raw | None = self.module("raw")
-        return module
+        return cast(Raw | None, self.module("raw"))
 
     @property
     def raw_parts(self) -> RawParts | None:
@@ -340,9 +322,7 @@ class Model(ABC):
 
     @property
     def ensembles(self) -> dict[str, Ensemble]:
-        """Return the model's ensembles by the names of their lookups; the first is the default. A
-        model of one graph has none.
-        """
+        """Return the ensembles by their lookups' names, the default first; of one graph, none."""
         return {}
 
     @property
@@ -352,9 +332,7 @@ class Model(ABC):
 
 
 def float_type(config: Config) -> str:
-    """Return the type of an exported graph's floating-point tensors. With fp16, its inputs and
-    outputs are fp16 too.
-    """
+    """Return the type of an exported graph's floating-point inputs and outputs."""
     return "float16" if config.export_precision == "fp16" else "float32"
 
 
@@ -394,13 +372,12 @@ def lookups(name: str) -> tuple[str, ...]:
 
 @cache
 def recipe(name: str, modules: tuple[str, ...] = GENERATING) -> list[Path]:
-    """List the source files that determine the output of some modules of the model `name`. They are
-    the modules and their imports below this folder; a model that generates nothing has its package.
+    """List the source files of some modules of the model `name`, and their imports below this
+    folder; if the model has none of the modules, those of its package.
     """
-    package = Path(getfile(type(get(name)))).parent
+    package, own = Path(getfile(type(get(name)))).parent, Path(__file__).with_name(name)
     left = [path for module in modules if (path := package / module).is_file()]
-    left = left or [Path(__file__).with_name(name) / "__init__.py"]
-    files = {path for path in [Path(__file__).with_name(name) / "model.yaml"] if path.is_file()}
+    left, files = left or [own / "__init__.py"], set(own.glob("model.yaml"))
     while left:
         files.add(path := left.pop())
         left += _imported(path) - files

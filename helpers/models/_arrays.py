@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from helpers.errors import DataError
 from helpers.models import Arrays
 
-# A network: a function of a batch, or the outputs of all samples of a set in order
+# A function of a batch, such as the `run` of a session or client; or the outputs of all samples
 Answers: TypeAlias = Callable[[Arrays], Arrays] | Arrays
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 
@@ -44,9 +44,7 @@ def answers(infer: Answers, batch: Arrays, places: NDArray[np.int64]) -> Arrays:
 
 
 def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix the bits of numbers as SplitMix64 does (Steele, Lea and Flood, "Fast splittable
-    pseudorandom number generators", OOPSLA 2014, figure 17, with the variant's constants).
-    """
+    """Mix bits as SplitMix64 does (Steele et al., OOPSLA 2014, figure 17, variant's constants)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))

@@ -7,26 +7,14 @@ all machines see. So an interrupted preparation continues with the missing parts
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from helpers.models import Answer
-
-
-def one_after_another(
-    do: Callable[..., Answer], calls: Sequence[Sequence[Any]]
-) -> Sequence[Answer]:
-    """Run the calls of a step on this machine."""
-    return [do(*arguments) for arguments in calls]
 
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path | None]:
-    """Yield a temporary path that becomes the file or folder `path` after the block; None if `path`
-    exists.
-    """
+    """Yield a temporary path that becomes `path` after the block; None if `path` exists."""
     if path.exists():
         yield None
         return

@@ -11,9 +11,7 @@ Value = TypeVar("Value")
 
 
 def lookup_size(name: str, sets: Mapping[str, Value], otherwise: str) -> Value:
-    """Look up the size of the generated set `name`; raise DataError if there is none. The error
-    names all sets and the alternatives, `otherwise`.
-    """
+    """Look up the size of the generated set `name`, or raise a DataError that names all sets."""
     if name not in sets:
         raise DataError(f"Unknown data set '{name}'. Use one of {', '.join(sets)}{otherwise}.")
     return sets[name]

@@ -9,10 +9,7 @@ NAMED = 5  # tensors that an error names; it counts the others
 
 
 def check(path: Path, title: str, actual: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """Compare the shapes and types of a checkpoint's tensors with those of the network `title`.
-
-    Raises CheckpointError naming the tensors that are missing, surplus or of another shape or type.
-    """
+    """Raise CheckpointError, naming tensors, unless shapes and types are those of `title`."""
     faults = [
         *(f"missing {name} {expected[name]}" for name in expected if name not in actual),
         *(f"surplus {name} {actual[name]}" for name in actual if name not in expected),

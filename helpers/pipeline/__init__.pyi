@@ -1,42 +1,22 @@
-from .clearing import clear
-from .planning import DATA_SECONDS, Job, due, explain, plan, why_outdated
-from .publishing import publish, publish_front, publish_indexes, stage_states, targets
-from .running import (
-    BROKEN_INSTALLATION,
-    Plan,
-    Runner,
-    kernel_environment,
-    kernel_server,
-    open_run,
-    read_plans,
-    run,
-    run_plans,
-    write_status,
-)
-from .tuning import tune
-
-__all__ = [
-    "BROKEN_INSTALLATION",
-    "DATA_SECONDS",
-    "Job",
-    "Plan",
-    "Runner",
-    "clear",
-    "due",
-    "explain",
-    "kernel_environment",
-    "kernel_server",
-    "open_run",
-    "plan",
-    "publish",
-    "publish_front",
-    "publish_indexes",
-    "read_plans",
-    "run",
-    "run_plans",
-    "stage_states",
-    "targets",
-    "tune",
-    "why_outdated",
-    "write_status",
-]
+from .clearing import clear as clear
+from .comparing import measure_close as measure_close
+from .planning import Job as Job
+from .planning import Plan as Plan
+from .planning import explain as explain
+from .planning import plan as plan
+from .planning import why_outdated as why_outdated
+from .publishing import publish as publish
+from .publishing import publish_front as publish_front
+from .publishing import publish_indexes as publish_indexes
+from .publishing import stage_states as stage_states
+from .publishing import targets as targets
+from .running import BROKEN_INSTALLATION as BROKEN_INSTALLATION
+from .running import Runner as Runner
+from .running import kernel_environment as kernel_environment
+from .running import kernel_server as kernel_server
+from .running import open_run as open_run
+from .running import read_plans as read_plans
+from .running import run as run
+from .running import run_plans as run_plans
+from .running import write_status as write_status
+from .tuning import tune as tune

@@ -32,9 +32,8 @@ def clear(outputs: Path, dry_run: bool, say: Lines) -> None:
         base = outputs.resolve()
         referenced = set(_referenced(base))
         referenced |= {path.parents[1] / "databases" / path.name for path in referenced}
-        candidates = [path for pattern in PLACES for path in base.glob(pattern)]
-        named = (path for path in candidates if NAME.fullmatch(path.name))
-        artifacts = {path for path in named if path.resolve() == path}
+        found = [path for place in PLACES for path in base.glob(place) if path.resolve() == path]
+        artifacts = {path for path in found if NAME.fullmatch(path.name)}
         sizes = {path: _size_mb(path) for path in sorted(artifacts - referenced)}
         for path, size in sizes.items():
             if not dry_run:

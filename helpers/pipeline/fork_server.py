@@ -41,9 +41,8 @@ def main() -> None:
         load_quietly(*sys.argv[2:])
     except Exception as error:  # packages raise anything when they are imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        channel.sendall(
-            f"No kernel can be started: {reason}. Run: triton-notebooks doctor\n".encode()
-        )
+        line = f"No kernel can be started: {reason}. Run: triton-notebooks doctor\n"
+        channel.sendall(line.encode())
         return
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for a kernel that has ended

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partialmethod
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,11 @@ class KernelServer:
         script = str(Path(__file__).with_name("fork_server.py"))
         channel, theirs = socket.socketpair()
         with theirs:
-            number = theirs.fileno()
+            # -P: this folder must not come before the packages
+            command = [sys.executable, "-P", script, str(theirs.fileno()), self._framework]
             process = subprocess.Popen(
-                # -P: this folder must not come before the packages
-                [sys.executable, "-P", script, str(number), *filter(None, [self._framework])],
-                pass_fds=[number],
+                [*filter(None, command)],
+                pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -96,17 +97,14 @@ class KernelProcess:
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
-        try:
+        self.pid, self._file = pid, -1
+        with suppress(ProcessLookupError):
             self._file = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._file = -1
 
     def poll(self) -> int | None:
         """Return None while it runs, then 0: its exit status is unknown."""
-        if self._file < 0 or select.select([self._file], [], [], 0)[0]:
-            return self.wait()
-        return None
+        is_running = self._file >= 0 and not select.select([self._file], [], [], 0)[0]
+        return None if is_running else self.wait()
 
     def wait(self) -> int:
         """Wait for its end."""
@@ -121,13 +119,8 @@ class KernelProcess:
         if self._file >= 0:
             signal.pidfd_send_signal(self._file, signum)
 
-    def kill(self) -> None:
-        """Kill it."""
-        self.send_signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Send it a request to end."""
-        self.send_signal(signal.SIGTERM)
+    kill = partialmethod(send_signal, signal.SIGKILL)
+    terminate = partialmethod(send_signal, signal.SIGTERM)
 
 
 kernel_server: KernelServer | None = None  # that of the current `kernel_server_context`

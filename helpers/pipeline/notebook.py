@@ -37,10 +37,7 @@ class Relay(io.TextIOBase):
 
 @cache
 def _write_atomically() -> None:
-    """Make papermill write notebooks at absolute paths atomically.
-
-    It writes one after every cell, and a command that is killed meanwhile would truncate it.
-    """
+    """Make papermill write notebooks atomically: the command may be killed while it writes one."""
     from papermill.iorw import LocalHandler, papermill_io
 
     class AtomicHandler(LocalHandler):  # type: ignore[misc]
@@ -103,10 +100,9 @@ def execute(
             line = " ".join(str(error).split())
             raise StageError(f"the kernel did not start: {line}") from error
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
-    if pending := [cell for cell in code if not cell.execution_count]:
-        left = f"{len(pending)} {'cell' if len(pending) == 1 else 'cells'} did not run"
-        line = f"The notebook stopped early: {left}. Look for exit() or an interrupt."
-        raise StageError(line)
+    if count := sum(not cell.execution_count for cell in code):
+        left = f"{count} cell{'s' * (count > 1)} did not run"
+        raise StageError(f"The notebook stopped early: {left}. Look for exit() or an interrupt.")
     executed = read(result)
     if executed is None or executed == before:  # a new result has at least another time
         raise StageError("The notebook saved no result. Its last code cell must call save().")

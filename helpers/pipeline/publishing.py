@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from helpers.config import (
     parse,
     renamed_parameters,
     result_file,
+    stages,
 )
 from helpers.errors import DeploymentError
-from helpers.pipeline.planning import lessons, shared_configs
+from helpers.pipeline.planning import NOT_PLANNED, is_planned, lessons, shared_configs
 from helpers.report import (
     Link,
     StageState,
@@ -43,6 +45,7 @@ from helpers.report import (
 from helpers.results import Row
 from helpers.store import display_path, write_atomic
 
+SHOWN = {"state", "headline", "reason", "finished"}  # fields of a result
 # By model: the configurations by experiment and stage, or the error of one
 Configs = dict[str, dict[tuple[str, str], StageConfig | str]]
 
@@ -59,10 +62,7 @@ def last_parameters(outputs: Path, target: str) -> Parameters:
 
 
 def _last_run(outputs: Path, target: str) -> tuple[Parameters, Configs]:
-    """Return the parameters of a target's last run, and each model's configurations.
-
-    Both are cached until the parameter file changes.
-    """
+    """Return the parameters of a target's last run, and each model's configurations."""
     path = outputs / target / "parameters.yaml"
     return _read_run(path, path.stat().st_mtime_ns)
 
@@ -87,7 +87,7 @@ def _content(path: Path, _: int) -> object:
 def stage_states(
     outputs: Path, target: str, pending: Mapping[Path, str] | None = None
 ) -> list[StageState]:
-    """List the stages of a target's experiments (also shared ones), and the reports and lessons.
+    """List the stages of a target's experiments (also shared ones), and those of its models.
 
     An optional stage is listed if the parameter file names it or it has run. `pending` has the
     results of a run in progress: "running" or "waiting", and after a colon the reason.
@@ -97,28 +97,27 @@ def stage_states(
     for model in parameters.file.models:
         for (experiment, stage), config in configs[model].items():
             is_asked = not STAGE[stage].is_optional or stage in parameters.lessons(model)
-            if is_asked or (not isinstance(config, str) and result_file(config).exists()):
-                if isinstance(config, str):
-                    state = StageState(model, experiment, stage, state="missing", reason=config)
-                else:
-                    state = _state(config, experiment, base, pending or {})
-                states.append(state)
+            if isinstance(config, str):
+                if is_asked:
+                    states.append(StageState(model, experiment, stage, "missing", reason=config))
+            elif is_asked or result_file(config).exists():
+                states.append(_state(config, experiment, base, pending or {}))
     return states
 
 
 def _configs(parameters: Parameters, model: str) -> dict[tuple[str, str], StageConfig | str]:
     """Return the configuration of each stage of a model's experiments, or why it is invalid.
 
-    An older release may have written the parameter file. The report and lessons have no experiment.
+    An older release may have written the parameter file. Stages of a model have no experiment.
     """
-    configs: dict[tuple[str, str], StageConfig | str]
+    configs: dict[tuple[str, str], StageConfig | str] = {}
     try:
-        configs = {
-            **shared_configs(parameters, model),
-            **{("", lesson.stage): lesson for lesson in lessons(parameters, model)},
-        }
+        configs |= shared_configs(parameters, model)
+        configs |= {("", lesson.stage): lesson for lesson in lessons(parameters, model)}
+        if "compare" in stages(model):
+            configs["", "compare"] = configure(parameters, model, "", "compare")
     except DeploymentError as error:
-        keys = [(name, stage) for name in parameters.experiments(model) for stage in STAGE]
+        keys = product(parameters.experiments(model), STAGE)
         configs = {key: str(error) for key in keys if not STAGE[key[1]].of_model}
     return configs | {("", "report"): configure(parameters, model, "", "report")}
 
@@ -126,6 +125,8 @@ def _configs(parameters: Parameters, model: str) -> dict[tuple[str, str], StageC
 def _state(
     config: StageConfig, experiment: str, base: Path, pending: Mapping[Path, str]
 ) -> StageState:
+    if not is_planned(config):
+        return StageState(config.model, experiment, config.stage, "unplanned", reason=NOT_PLANNED)
     path = result_file(config)
     result, page = results.read(path), path.with_suffix(".html")
     owner = "" if experiment in ("", config.experiment) else config.experiment
@@ -136,20 +137,21 @@ def _state(
             reason = result.reason if result else ""
         shown |= {"state": "waiting" if owner else state, "reason": reason}
     elif result:
-        shown |= result.model_dump(include={"state", "headline", "reason", "seconds", "finished"})
-        shown["measuring_seconds"] = result.measurement and result.measurement.measuring_seconds
+        shown |= result.model_dump(include={*SHOWN, "seconds"})
+        seconds = sum(comparison.seconds for comparison in result.comparisons) or None
+        measured = result.measurement
+        shown["measuring_seconds"] = measured.measuring_seconds if measured else seconds
     shown["href"] = str(page.relative_to(base)) if page.exists() else None
     return StageState(config.model, experiment, config.stage, **shown)
 
 
 def explored(outputs: Path, target: str) -> list[StageState]:
     """List the stages that notebooks ran with overrides, which belong to no experiment."""
-    states = []
-    for path in sorted((outputs / target).glob(f"*/*{SEPARATOR}*/*.json")):
-        if result := results.read(path):
-            shown = result.model_dump(include={"state", "headline", "reason", "finished"})
-            states.append(StageState(result.model, result.experiment, result.stage, **shown))
-    return states
+    paths = sorted((outputs / target).glob(f"*/*{SEPARATOR}*/*.json"))
+    return [
+        StageState(one.model, one.experiment, one.stage, **one.model_dump(include=SHOWN))
+        for one in filter(None, map(results.read, paths))
+    ]
 
 
 def write_results(outputs: Path, target: str) -> Path:
@@ -157,8 +159,8 @@ def write_results(outputs: Path, target: str) -> Path:
     buffer, parameters = io.StringIO(), last_parameters(outputs, target)
     writer = csv.DictWriter(buffer, list(Row.model_fields), lineterminator="\n")
     writer.writeheader()
-    for model in parameters.file.models:
-        for experiment in parameters.experiments(model):
+    for model, section in parameters.file.models.items():
+        for experiment in section.experiments:
             paths = sorted((outputs / target / model / experiment).glob("perf_*.json"))
             for row in results.rows(filter(None, map(results.read, paths))):
                 writer.writerow({name: _plain(value) for name, value in row.model_dump().items()})
@@ -171,6 +173,8 @@ def _plain(value: Value) -> Value:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {_plain(each)}" for name, each in value.items())
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
@@ -185,16 +189,16 @@ def publish(
     `pending` has the stages that a run in progress has not finished: see `stage_states`.
     """
     folder, order = outputs / target, _reading_order(outputs, target)
+    pending = pending or {}
     write_results(outputs, target)
     for notebook in sorted(folder.glob("*/**/*.ipynb")):
-        if "artifacts" in notebook.relative_to(folder).parts:
-            continue
         html, record = notebook.with_suffix(".html"), notebook.with_suffix(".json")
-        if record in (pending or {}):
-            continue  # it is about to run again
-        up = "/".join([".."] * (len(notebook.relative_to(folder).parts) - 1))
+        parts = notebook.relative_to(folder).parts
+        if "artifacts" in parts or record in pending:  # the latter are about to run again
+            continue
+        up = "/".join([".."] * (len(parts) - 1))
         links = [
-            *_neighbours(notebook, order, pending or {}),
+            *_neighbours(notebook, order, pending),
             Link(href=f"{up}/index.html", text=target),
             Link(href=f"{up}/../index.html", text="All targets"),
             *background(f"{up}/../"),
@@ -209,18 +213,18 @@ def publish(
 
 
 def _reading_order(outputs: Path, target: str) -> list[list[Path]]:
-    """List the notebooks of each experiment and of a model's lessons in order, the report last."""
-    base, order = outputs / target, dict[tuple[str, str], list[Path]]()
+    """List the notebooks of each experiment, and of a model's lessons; the report is the last."""
+    listed: list[list[Path]] = []
     for model, configs in _last_run(outputs, target)[1].items():
+        order: dict[str, list[Path]] = {}
         for (experiment, stage), config in configs.items():
             is_read = stage in LESSONS or (experiment and stage in STAGES)
-            if is_read and not isinstance(config, str):
-                notebook = result_file(config).with_suffix(".ipynb")
-                order.setdefault((model, experiment), []).append(notebook)
-        for (owner, _), notebooks in order.items():
-            if owner == model:
-                notebooks.append(base / model / "report.ipynb")
-    return list(order.values())
+            if is_read and not isinstance(config, str) and is_planned(config):
+                order.setdefault(experiment, []).append(result_file(config).with_suffix(".ipynb"))
+        for experiment, notebooks in order.items():
+            last = ("compare", "report") if experiment else ("report",)
+            listed.append(notebooks + [outputs / target / model / f"{name}.ipynb" for name in last])
+    return listed
 
 
 def _neighbours(
@@ -228,15 +232,13 @@ def _neighbours(
 ) -> Iterator[Link]:
     """Yield links to the stages before and after a notebook that have run or are about to."""
     # the last notebook of each is the report
-    containing = [notebooks for notebooks in order if notebook in notebooks[:-1]]
-    for notebooks in containing[:1]:
-        index = notebooks.index(notebook)
-        for other, arrows in ((index - 1, "← {}"), (index + 1, "{} →")):
-            if 0 <= other < len(notebooks):
-                path = notebooks[other]
-                if path.exists() or path.with_suffix(".json") in pending:
-                    href = os.path.relpath(path.with_suffix(".html"), notebook.parent)
-                    yield Link(href, arrows.format(path.stem.replace("_", " ")))
+    notebooks = next((notebooks for notebooks in order if notebook in notebooks[:-1]), [])
+    there = [path for path in notebooks if path.exists() or path.with_suffix(".json") in pending]
+    beside = [(path, "← {}") for path, following in pairwise(there) if following == notebook]
+    beside += [(path, "{} →") for previous, path in pairwise(there) if previous == notebook]
+    for path, words in beside:
+        href = os.path.relpath(path.with_suffix(".html"), notebook.parent)
+        yield Link(href, words.format(path.stem.replace("_", " ")))
 
 
 def _time(path: Path) -> int:
@@ -251,10 +253,10 @@ def publish_indexes(outputs: Path, target: str, pending: Mapping[Path, str] | No
 
 
 def _target(outputs: Path, name: str, pending: Mapping[Path, str] | None) -> Target:
-    """Return what the indexes show of a target; its answers come from its reports' results."""
+    """Return what the indexes show of a target; its answers come from its comparisons' results."""
     states, folder = stage_states(outputs, name, pending), outputs / name
     reports = [state.model for state in states if state.stage == "report"]
-    answers = {model: answers_of(results.read(folder / model / "report.json")) for model in reports}
+    answers = {model: answers_of(folder / model) for model in reports}
     return Target(name, last_parameters(outputs, name).file.gpu, states, answers)
 
 

@@ -15,9 +15,10 @@ import yaml
 
 from helpers import results
 from helpers.config import (
+    STAGE,
     TARGET_VARIABLE,
-    ConvertConfig,
     Parameters,
+    configure,
     notebook_file,
     read_file,
     select,
@@ -27,11 +28,15 @@ from helpers.errors import DeploymentError, InstallationError, ParameterError, S
 from helpers.machine import BROKEN, COMMAND_VARIABLE, why_unavailable
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import (
+    NOT_PLANNED,
+    Ask,
     Job,
+    Plan,
     due,
     estimates,
     explain,
     framework,
+    is_planned,
     parameters,
     plan,
     why_outdated,
@@ -54,7 +59,7 @@ if TYPE_CHECKING:
     from helpers.pipeline.kernels import KernelServer
 
 DEFAULT = ROOT / "params/cpu.yaml"
-RESERVED = ("data",)  # folders of outputs/ that are not targets
+RESERVED = "data"  # a folder of outputs/ that is not a target's
 EXECUTED_STATES = ("executed", "failed")
 # numbers of threads in which frameworks compute
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -62,8 +67,6 @@ BROKEN_INSTALLATION = "skipped because of the broken installation"  # counts as 
 MIN_REPORTED_LOSS_S = 10.0  # seconds
 RETRY_STAGES = 6  # stages of a run that may spend their whole retry budget
 REPORT_SECONDS = 180.0  # between two reports of a model, each of which takes about 5 s
-
-Plan = tuple[Path, Parameters, list[Job]]  # a parameter file, its content and its jobs
 
 
 def run(
@@ -84,15 +87,13 @@ def run(
     Raises `ParameterError` before anything runs, `InstallationError` if no stage can run, and
     `WorkspaceError` if the outputs folder is in use.
     """
-    say = say or Lines()
-    plans = read_plans(files, models, experiments, stages)
+    say, plans = say or Lines(), read_plans(files, models, experiments, stages)
     every = [job for _, _, jobs in plans for job in jobs if job.config.stage != "report"]
     obstacles = [job.why_unavailable for job in every if job.why_unavailable.startswith(BROKEN)]
     if obstacles and len(obstacles) == len(every):
         raise InstallationError("; ".join(dict.fromkeys(obstacles)))
     if dry_run:
-        for path, _, jobs in plans:
-            explain(path, jobs, due(jobs, force), say)
+        explain(plans, force, say)
         return Counter()
     outcome = run_plans(plans, outputs, force, cell_seconds, say)
     outcome.update({"skipped": -len(obstacles), BROKEN_INSTALLATION: len(obstacles)})
@@ -104,21 +105,20 @@ def read_plans(
     models: Sequence[str],
     experiments: Sequence[str],
     stages: Sequence[str],
-    ask: Callable[[ConvertConfig], str] = why_unavailable,
+    ask: Ask = why_unavailable,
 ) -> list[Plan]:
     """Read parameter files, by default params/cpu.yaml, and list the jobs of the chosen stages.
 
-    `ask` returns why an experiment cannot run. Raises `ParameterError`.
+    Raises `ParameterError`.
     """
     plans, files = [], files or [DEFAULT]
-    names = [path.stem for path in files]  # of the targets' folders
+    names = Counter({RESERVED: 1}) + Counter(path.stem for path in files)  # of folders
     for path in files:
-        if path.stem in RESERVED or names.count(path.stem) > 1:
+        if names[path.stem] > 1:
             taken = f"{path}: its results folder outputs/{path.stem} is already in use"
             raise ParameterError(f"{taken}. Rename the file.")
         params = read_file(path)
-        chosen = select(params, models, experiments)
-        plans.append((path, params, plan(params, chosen, stages, ask)))
+        plans.append((path, params, plan(params, select(params, models, experiments), stages, ask)))
     return plans
 
 
@@ -173,8 +173,7 @@ def open_run(
     """Lock the outputs folder for a run of these plans, save their content, and write first pages.
 
     Yields the results of the jobs that must run, as "waiting", and each job's estimated seconds.
-    With `away`, artifacts may be on other machines. Raises `WorkspaceError` if the folder is in
-    use.
+    With `away`, artifacts may be on other machines. Raises `WorkspaceError` for a folder in use.
     """
     is_locked = bool(os.environ.get(LOCKED_VARIABLE))  # by the machine that submitted the run
     with locked(outputs):
@@ -183,6 +182,7 @@ def open_run(
         for path, params, _ in plans:
             content = yaml.safe_dump(params.file.model_dump(exclude_unset=True), sort_keys=False)
             write_atomic(outputs / path.stem / "parameters.yaml", content)
+            remove_unplanned(params)
         every = [job for _, _, jobs in plans for job in jobs]
         reasons, expected = due(every, force, away), estimates(every)
         pending = dict.fromkeys(reasons, "waiting")
@@ -194,6 +194,16 @@ def open_run(
             say(f"pages: {display_path(outputs / 'index.html')} (updated after every stage)")
         with say.run(sum(expected[result] for result in reasons)):
             yield pending, expected
+
+
+def remove_unplanned(params: Parameters) -> None:
+    """Remove earlier results of stages that are no longer planned. Their pages stay, and say so."""
+    for model, experiment in select(params, [], []):
+        job = Job(configure(params, model, experiment, "perf_online"))
+        result = None if is_planned(job.config) else results.read(job.result)
+        if result and result.measurement:
+            job.result.unlink()
+            write_status(job, "skipped", NOT_PLANNED)
 
 
 @dataclass(frozen=True)
@@ -223,21 +233,18 @@ class Runner:
         try:
             for turn, job in enumerate(jobs, 1):
                 position = f"[{turn}/{len(jobs)}]"
+                following = (jobs[turn] if turn < len(jobs) else job).config
                 state = self.run_and_publish(target, job, f"{position} {job.name}")
                 outcome[state] += 1
                 if job.config.stage == "report" and state in EXECUTED_STATES:
                     last, has_news = time.monotonic(), False
                 has_news |= state in EXECUTED_STATES and job.config.stage.startswith("perf")
-                following = jobs[turn] if turn < len(jobs) else job
-                if following.config.experiment == job.config.experiment:
-                    continue
-                report = reports.get(job.config.model)
-                is_due = has_news and time.monotonic() > last + REPORT_SECONDS
-                if report and is_due and following is not report:
-                    if (
-                        self.run_and_publish(target, report, f"{position} {report.name} so far")
-                        == "executed"
-                    ):
+                is_between = following.experiment != job.config.experiment
+                is_between &= not STAGE[following.stage].of_model
+                is_due = is_between and has_news and time.monotonic() > last + REPORT_SECONDS
+                if is_due and (report := reports.get(job.config.model)):
+                    name = f"{position} {report.name} so far"
+                    if self.run_and_publish(target, report, name) == "executed":
                         write_status(report, "done", self.share(jobs, report.config.model))
                         self._publish(target)
                     self.pending[report.result] = "waiting"
@@ -250,13 +257,8 @@ class Runner:
 
     def share(self, jobs: Sequence[Job], model: str) -> str:
         """Return how many of a model's performance stages are in a report during the run."""
-        measured = [
-            job.result
-            for job in jobs
-            if job.config.model == model
-            and job.config.stage.startswith("perf")
-            and not job.why_unavailable
-        ]
+        ours = [job for job in jobs if job.config.model == model and not job.why_unavailable]
+        measured = [job.result for job in ours if job.config.stage.startswith("perf")]
         finished = [results.read(path) for path in measured if path not in self.pending]
         done = sum(result is not None and result.state == "done" for result in finished)
         return f"so far: {done} of {len(measured)} performance stages are in this report"
@@ -280,14 +282,16 @@ class Runner:
 
     def run_job(self, job: Job, name: str, is_due: bool) -> str:
         """Run one job if it is due, write its state and return it."""
+
+        def ended(state: results.State, reason: str) -> str:
+            self.say(f"{name}: {state}: {reason}")
+            write_status(job, state, reason)
+            return state
+
         if job.why_unavailable:
-            self.say(f"{name}: skipped: {job.why_unavailable}")
-            write_status(job, "skipped", job.why_unavailable)
-            return "skipped"
+            return ended("skipped", job.why_unavailable)
         if waits := missing_prerequisite(job):
-            self.say(f"{name}: blocked: {waits}")
-            write_status(job, "blocked", waits)
-            return "blocked"
+            return ended("blocked", waits)
         try:
             why = "" if not is_due else "--force" if self.force else why_outdated(job)
             if not why:
@@ -300,9 +304,7 @@ class Runner:
                 with self.say.stage(name, why, self.expected[job.result]):
                     result = self.execute(job)
         except (DeploymentError, OSError) as error:
-            self.say(f"{name}: failed: {error}")
-            write_status(job, "failed", str(error))
-            return "failed"
+            return ended("failed", str(error))
         self.say(f"{name}: done in {time.monotonic() - started:.0f} s, {result.headline}")
         return "executed"
 
@@ -315,14 +317,13 @@ class Runner:
         before, source = results.fingerprint(config), notebook_file(config.model, config.stage)
         assert self.kernels
         self.kernels.preload(*framework(config))
+        given = parameters(job), self.cell_seconds, self.say.printed
         with environment(**self._retry_budget()):
-            result = execute(
-                source, job.result, parameters(job), self.cell_seconds, self.say.printed
-            )
+            result = execute(source, job.result, *given)
         if result.fingerprint and (changed := results.difference(before, result.fingerprint)):
             raise StageError(f"{changed} while it ran. Run again.")
-        if result.measurement:
-            self.lost.append(result.measurement.lost_seconds)
+        if measured := result.measurement:
+            self.lost.append(measured.again_seconds + measured.waited_seconds)
         return result
 
     def _retry_budget(self) -> dict[str, str]:
@@ -338,10 +339,7 @@ class Runner:
 
 @contextmanager
 def kernel_environment(target: str, command: str = "") -> Iterator[None]:
-    """Set the environment variables of the kernels that the block starts.
-
-    Their results name `command` as their origin, by default that of this process.
-    """
+    """Set the environment variables of the kernels that the block starts: see `run_plans`."""
     from helpers.triton import SETTINGS
 
     command = command or shlex.join(["triton-notebooks", *sys.argv[1:]])
@@ -353,13 +351,15 @@ def kernel_environment(target: str, command: str = "") -> Iterator[None]:
 
 
 def missing_prerequisite(job: Job) -> str:
-    """Return the prerequisite stage that is not done, and its state; empty if all are done."""
-    result = results.read(job.needs) if job.needs else None
-    if job.needs is None or (result and result.state == "done"):
-        return ""
-    if result is None:
-        return f"{job.needs.stem} has not run"
-    return f"{job.needs.stem} {'' if result.state == 'failed' else 'was '}{result.state}"
+    """Return what state the needed results have; empty if one of them is done or none is needed."""
+    lacking: dict[str, None] = {}
+    for path in job.needs:
+        result = results.read(path)
+        state = result.state if result else "has not run"
+        if state == "done":
+            return ""
+        lacking[f"{path.stem} {'was ' if state in ('blocked', 'skipped') else ''}{state}"] = None
+    return ", ".join(lacking)
 
 
 def write_status(job: Job, state: results.State, reason: str) -> None:

@@ -58,11 +58,8 @@ def experiments(parameters: Parameters, config: TuneConfig) -> dict[str, dict[st
 
 def _with(parameters: Parameters, model: str, more: dict[str, dict[str, Value]]) -> Parameters:
     """Return parameters with more experiments, or with more fields of existing ones."""
-    section = parameters.file.models[model]
-    experiments = dict(section.experiments)
-    for name, fields in more.items():
-        experiments[name] = (experiments.get(name) or {}) | fields
-    models = parameters.file.models | {
-        model: section.model_copy(update={"experiments": experiments})
-    }
-    return replace(parameters, file=parameters.file.model_copy(update={"models": models}))
+    file, section = parameters.file, parameters.file.models[model]
+    combined = {name: (section.experiments.get(name) or {}) | more[name] for name in more}
+    section = section.model_copy(update={"experiments": section.experiments | combined})
+    models = {"models": file.models | {model: section}}
+    return replace(parameters, file=file.model_copy(update=models))

@@ -1,40 +1,22 @@
-from .answers import Answer, answers_of
-from .performance import (
-    notice_offline,
-    notice_online,
-    show_offline,
-    show_online,
-    show_rates,
-    show_request,
-)
-from .site import (
-    Link,
-    StageState,
-    Target,
-    background,
-    counts,
-    has_links,
-    outputs_index,
-    page,
-    target_index,
-)
-
-__all__ = [
-    "Answer",
-    "Link",
-    "StageState",
-    "Target",
-    "answers_of",
-    "background",
-    "counts",
-    "has_links",
-    "notice_offline",
-    "notice_online",
-    "outputs_index",
-    "page",
-    "show_offline",
-    "show_online",
-    "show_rates",
-    "show_request",
-    "target_index",
-]
+from .answer import Answer as Answer
+from .answer import answers_of as answers_of
+from .describe import escaped as escaped
+from .differences import Finding as Finding
+from .differences import FolderComparison as FolderComparison
+from .differences import compare_folders as compare_folders
+from .differences import judge as judge
+from .performance import notice_offline as notice_offline
+from .performance import notice_online as notice_online
+from .performance import show_offline as show_offline
+from .performance import show_online as show_online
+from .performance import show_rates as show_rates
+from .performance import show_request as show_request
+from .site import Link as Link
+from .site import StageState as StageState
+from .site import Target as Target
+from .site import background as background
+from .site import counts as counts
+from .site import has_links as has_links
+from .site import outputs_index as outputs_index
+from .site import page as page
+from .site import target_index as target_index

@@ -14,28 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers import results
-from helpers.config import ReportConfig, Value
-from helpers.measure import Interval, Ratio, Window, check_budget, highest_peaks
-from helpers.results import Peaks, Result, Results, Row
+from helpers.config import STAGE, ReportConfig, Value
+from helpers.measure import Window, check_budget, highest_peaks
+from helpers.results import Estimate, Peaks, Result, Results, Row
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-UNLIMITED = float("inf")
 TRUSTED = ("stable", "imprecise")  # the qualities of measurements that are compared
 
 
-def budget(config: ReportConfig) -> float:
-    """Return the latency budget at p99 in milliseconds; infinite without one."""
-    return config.latency_budget_ms or UNLIMITED
-
-
 def stages(by_experiment: Results, *names: str) -> Iterator[tuple[str, Result]]:
-    """Yield each result with its experiment, in their order; only of the stages `names`, if any."""
+    """Yield each result with its experiment, in the order of its stages; only `names`, if any."""
     for experiment, by_stage in by_experiment.items():
-        for result in by_stage.values():
-            if not names or result.stage in names:
-                yield experiment, result
+        for stage in names or STAGE:
+            if stage in by_stage:
+                yield experiment, by_stage[stage]
 
 
 def frame(config: ReportConfig, by_experiment: Results, open_loop: bool = False) -> "DataFrame":
@@ -47,7 +41,7 @@ def frame(config: ReportConfig, by_experiment: Results, open_loop: bool = False)
     everything = results.rows(result for _, result in stages(by_experiment))
     everything = [row for row in everything if bool(row.rate) == open_loop and not row.repeated]
     rows = [row.model_dump(exclude_none=True) | _within_budget(config, row) for row in everything]
-    return DataFrame(rows, columns=[*Row.model_fields, "budget", "budget_needs"]).infer_objects()
+    return DataFrame(rows, columns=[*Row.model_fields, "budget"]).infer_objects()
 
 
 def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
@@ -56,8 +50,7 @@ def _within_budget(config: ReportConfig, row: Row) -> dict[str, Value]:
         return {}
     runs = [Window(run, 1, row.concurrency) for run in results.read_requests(config, row)]
     latencies = np.concatenate([np.empty(0), *(run.steady.latencies_ms for run in runs)])
-    word, needed = check_budget(latencies, budget(config))
-    return {"budget": word, "budget_needs": needed}
+    return {"budget": check_budget(latencies, config.latency_budget_ms)[0]}
 
 
 def peaks(by_experiment: Results) -> Peaks | None:
@@ -83,13 +76,9 @@ def workloads(rows: "DataFrame") -> "list[tuple[str, DataFrame]]":
     return [(", ".join(filter(None, key)), one) for key, one in parts]
 
 
-def leaders(rows: "DataFrame", latency_budget_ms: float = UNLIMITED) -> "DataFrame":
-    """Return the row of the highest throughput that is confirmed to meet the budget, then all whose
-    95% CIs overlap with its own.
-    """
+def leaders(rows: "DataFrame") -> "DataFrame":
+    """Return the row of the highest throughput, then all whose 95% CIs overlap with its own."""
     rows = known(rows).sort_values("throughput", ascending=False)
-    if latency_budget_ms < UNLIMITED:
-        rows = rows[rows["budget"] == "met"]
     return rows[rows["throughput_high"] >= rows["throughput_low"].head(1).max()]
 
 
@@ -100,18 +89,20 @@ def pareto(rows: "DataFrame") -> "DataFrame":
     return points[points["throughput"] > points["throughput"].cummax().shift(fill_value=-1)]
 
 
-def ratio(
-    row: "Series[float] | dict[str, float]", other: "Series[float] | dict[str, float]"
-) -> Ratio:
-    """Divide a throughput by another that was measured apart. Their 95% CIs give that of the ratio:
-    the logarithms' variances add up. A drift of the machine between both is not in it.
+def ratio(row: Row, other: Row) -> Estimate | None:
+    """Divide a throughput by another that was measured apart; None if one was not measured. Their
+    95% CIs give one of the ratio, on logarithms (Zou and Donner 2008). A drift of the machine
+    between both is not in it.
     """
-    value = row["throughput"] / other["throughput"]
-    if not all((side["throughput_low"] or 0) > 0 for side in (row, other)):
-        return Ratio(value)
-    margins = (log(side["throughput_high"] / side["throughput_low"]) / 2 for side in (row, other))
+    if not row.throughput or not other.throughput:
+        return None
+    value, margins = row.throughput / other.throughput, []
+    for side in (row, other):
+        if not side.throughput_low or not side.throughput_high:
+            return Estimate(value=value)
+        margins.append(log(side.throughput_high / side.throughput_low) / 2)
     reach = exp(hypot(*margins))
-    return Ratio(value, Interval(value / reach, value * reach))
+    return Estimate(value=value, low=value / reach, high=value * reach)
 
 
 def measured(rows: "DataFrame", scenario: str, column: str = "throughput") -> "DataFrame":

@@ -1,9 +1,7 @@
-"""Describe measurements in sentences: the captions of charts, the answer of a report, and the
-findings of a performance stage.
+"""Describe measurements in sentences: captions of charts, findings of a report and of a stage.
 
 This module chooses the facts; `prose/sentences.md.j2` has the sentences. They use stable and
-imprecise measurements with the 95% CIs of their throughputs. A caption is also the alternative text
-of its chart.
+imprecise measurements. A caption is also the alternative text of its chart.
 """
 
 import re
@@ -16,9 +14,9 @@ from typing import TYPE_CHECKING
 from helpers.config import OnlineConfig
 from helpers.display import digits, short
 from helpers.inference import physical_cores
-from helpers.measure import Ratio, interval
-from helpers.report.analysis import TRUSTED, UNLIMITED, known, leaders, measured, workloads
-from helpers.results import LATENCY_COMPONENTS, Peaks, clients_of
+from helpers.measure import interval
+from helpers.report.analysis import TRUSTED, known, leaders, measured, pareto, workloads
+from helpers.results import LATENCY_COMPONENTS, Estimate, Peaks, clients_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -44,10 +42,11 @@ def _prose(file: str) -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(PROSE), undefined=StrictUndefined)
-    environment.filters.update(digits=digits, short=short, clients=clients_of)
+    environment.filters.update(digits=digits, short=short, clients=clients_of, shown=escaped)
     environment.filters.update(percent="{:.0%}".format, whole="{:,.0f}".format)
-    environment.globals.update(interval=interval, ratio=lambda one, other=1: Ratio(one / other))
-    environment.filters["shown"] = escaped
+    environment.globals.update(interval=interval, overlap=overlap)
+    environment.globals["ratio"] = lambda one, other=1: Estimate(value=one / other).times
+    environment.tests["positive"] = _is_positive
     return environment.get_template(file)
 
 
@@ -57,23 +56,15 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\`*_\[\]|~$]", lambda match: f"&#{ord(match[0])};", one_line)
 
 
-def within(limit: float) -> str:
-    """Return the name of a latency budget; "" if there is none."""
-    return "" if limit == UNLIMITED else f" within {limit:g} ms (p99)"
-
-
-def per_workload(
-    rows: "DataFrame", describe: "Callable[[DataFrame], str]", between: str, after: str = ": "
-) -> str:
+def per_workload(rows: "DataFrame", describe: "Callable[[DataFrame], str]") -> str:
     """Join the descriptions of all workloads, each with its name if there are several."""
     texts = [(name, describe(points)) for name, points in workloads(rows)]
-    return between.join(f"{name}{after}{text}" if name else text for name, text in texts if text)
+    return "; ".join(f"{name}: {text}" if name else text for name, text in texts if text)
 
 
 def _counted(rows: "DataFrame") -> str:
     """Return how many rows have each quality."""
-    counts = [f"{count} {word}" for word, count in rows["quality"].value_counts().items()]
-    return ", ".join(counts)
+    return ", ".join(f"{count} {word}" for word, count in rows["quality"].value_counts().items())
 
 
 def _listed(rows: "DataFrame") -> "list[Series[float]]":
@@ -85,56 +76,42 @@ def _ends(rows: "DataFrame") -> "list[Series[float]]":
     return _listed(rows.iloc[[0, -1]] if len(rows) > 1 else rows)
 
 
-# Captions
+def frontier(rows: "DataFrame") -> str:
+    """Return the caption of throughput against latency: how many Pareto points each has."""
 
+    def front(points: "DataFrame") -> str:
+        counts = pareto(points)["experiment"].value_counts()
+        return ", ".join(f"{name} {count}" for name, count in counts.items())
 
-def fastest(rows: "DataFrame", limit: float = UNLIMITED) -> str:
-    """Return the fastest measurement of each workload within the budget and those that may be as
-    fast. Add a faster one that needs more requests to be confirmed.
-    """
-    return per_workload(rows, lambda points: _fastest(points, limit), " ")
-
-
-def _fastest(points: "DataFrame", limit: float) -> str:
-    best = leaders(points, limit)
-    shown = best if len(best) < 4 else best.drop_duplicates("experiment")
-    unknown = known(points[points["budget"] == "unconfirmed"])
-    faster = unknown[~(unknown["throughput"] <= best["throughput"].max())]
-    is_limited = limit < UNLIMITED
-    return say(
-        "fastest",
-        shown=_listed(shown),
-        more=len(best) - len(shown),
-        limit=f"{limit:g}" if is_limited else "",
-        unconfirmed=_listed(faster.sort_values("throughput").tail(1 if is_limited else 0)),
+    points = per_workload(rows, front)
+    if not points:
+        return "No measurement is stable or imprecise, so none is a Pareto point."
+    return (
+        f"Pareto points: no other measurement has both more throughput and a lower p99. {points}."
     )
 
 
-def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> str:
-    """Return the caption of throughput against latency."""
-    head = "" if leaders(rows, limit).empty else f"Fastest{within(limit)}: "
-    return f"{head}{fastest(rows, limit)}"
-
-
 def throughput(rows: "DataFrame") -> str:
-    """Return the caption of offline throughput: the highest of each workload."""
-    offline = rows[rows["scenario"] == "offline"]
-    none = "No offline throughput is known."
-    return none if known(offline).empty else f"Highest offline throughput: {fastest(offline)}"
+    """Return the caption of offline throughput: at the smallest and at the largest batch size."""
+    return _over_batch(rows, "throughput")
 
 
 def latency(rows: "DataFrame") -> str:
     """Return the caption of offline p99 latency: at the smallest and at the largest batch size."""
-    points = known(measured(rows, "offline", "p99_latency_ms"))
+    return _over_batch(rows, "p99_latency_ms")
+
+
+def _over_batch(rows: "DataFrame", column: str) -> str:
+    points = known(measured(rows, "offline", column))
     lines = [(name, _ends(line)) for name, line in points.groupby("experiment", sort=False)]
-    return say("latency", lines=lines)
+    return say("over_batch", lines=lines, column=column)
 
 
 def latency_parts(rows: "DataFrame") -> str:
     """Return the caption of the latency's parts: the largest, and where throughput peaks."""
     points = known(measured(rows, "online", "avg_latency_ms"))
     if points.empty:
-        return "No online latency is known."
+        return "No online measurement is stable or imprecise."
     highest = leaders(points)
     low, high = highest["concurrency"].min(), highest["concurrency"].max()
     peak = say("highest_online", top=highest.iloc[0], low=low, high=high)
@@ -143,13 +120,12 @@ def latency_parts(rows: "DataFrame") -> str:
 
 def _largest_part(row: "Series[float]", axis: str) -> str:
     """Return the mean latency of a measurement, and its largest part if the parts are known."""
-    parts = row[list(LATENCY_COMPONENTS)].dropna().astype(float).nlargest(1)
-    for part, ms in parts.items():
-        return say("largest_part", row=row, axis=axis, label=LATENCY_COMPONENTS[str(part)], ms=ms)
-    return say("largest_part", row=row, axis=axis, label="", ms=None)
+    parts = row[list(LATENCY_COMPONENTS)].dropna().astype(float)
+    label = LATENCY_COMPONENTS[parts.idxmax()] if len(parts) else ""
+    return say("largest_part", row=row, axis=axis, label=label, ms=parts.max())
 
 
-def rates(rows: "DataFrame", limit: float = UNLIMITED) -> str:
+def rates(rows: "DataFrame", limit: float | None = None) -> str:
     """Return the caption of latency over request rate: the highest rate of each workload that is
     confirmed to meet the budget. Without a budget it is the highest that the server kept up with.
     """
@@ -158,20 +134,21 @@ def rates(rows: "DataFrame", limit: float = UNLIMITED) -> str:
 
     def highest(points: "DataFrame") -> str:
         trusted = points[points["quality"].isin(TRUSTED)]
-        trusted = trusted if limit == UNLIMITED else trusted[trusted["budget"] == "met"]
+        trusted = trusted[trusted["budget"] == "met"] if limit else trusted
         top = _listed(trusted.sort_values("throughput").tail(1))
         return "".join(say("request_rate", row=row) for row in top)
 
-    caption = per_workload(rows, highest, "; ")
-    none = f"No request rate is confirmed{within(limit)}."
-    return f"Highest request rate{within(limit)}: {caption}." if caption else none
+    caption = per_workload(rows, highest)
+    within = f" within {limit:g} ms (p99)" if limit else ""
+    none = f"No request rate is confirmed{within}."
+    return f"Highest request rate{within}: {caption}." if caption else none
 
 
 def relative_throughput(rows: "DataFrame") -> str:
     """Return the caption of throughput relative to in-process: the median, and the lowest."""
     points = known(rows).dropna(subset=["relative_throughput", "relative_throughput_low"])
     if points.empty:
-        return "No relative throughput is known."
+        return "No relative throughput was measured well enough."
     shares = points["relative_throughput"]
     low = points.loc[shares.idxmin()]
     return say("relative_throughput", median=shares.median(), count=len(points), low=low)
@@ -186,14 +163,11 @@ def overhead(rows: "DataFrame") -> str:
         reasons = ", ".join(filter(None, rows["noop_reason"].dropna().unique()))
         return f"The no-op model was not measured{f': {reasons}' * bool(reasons)}."
     medians = [*points.groupby("batch_size")["noop_latency_ms"].median().items()]
+    ends = dict.fromkeys((medians[0], medians[-1]))
     bounded = points.dropna(subset=["residual_overhead_low_ms"])
     above = bounded[bounded["residual_overhead_low_ms"] > 0].sort_values("residual_overhead_ms")
-    return say(
-        "overhead",
-        medians=[*dict.fromkeys((medians[0], medians[-1]))],
-        largest=_listed(above.tail(1)),
-        has_bounds=len(bounded) > 0,
-    )
+    largest, has_bounds = _listed(above.tail(1)), len(bounded) > 0
+    return say("overhead", medians=[*ends], largest=largest, has_bounds=has_bounds)
 
 
 def roofline(rows: "DataFrame", peaks: Peaks | None) -> str:
@@ -221,29 +195,8 @@ def qualities(rows: "DataFrame") -> str:
     return f"{total}: {_counted(rows) or 'none'}. Findings use stable and imprecise ones."
 
 
-def headline(rows: "DataFrame") -> str:
-    """Return the result of a report in one line, for an index."""
-
-    def fastest_of(points: "DataFrame") -> str:
-        best = leaders(points)
-        names = best["experiment"].unique()
-        several = " (no clear winner)" * (len(names) > 1)
-        return "".join(
-            f"{top:,.1f} samples/s: {' or '.join(names)}{several}"
-            for top in best["throughput"].head(1)
-        )
-
-    nothing = "no throughput is known" if len(rows) else "nothing was measured"
-    return per_workload(rows, fastest_of, "; ", " ") or nothing
-
-
-# Findings of a stage
-
-
 def offline(rows: "DataFrame") -> list[str]:
-    """Return what a larger batch gains and costs, what serving adds to an in-process call, and
-    where the time goes. A batch that is sent again and again is left out.
-    """
+    """Return what a larger batch gains and costs, what serving adds, and where the time goes."""
     every, axis = rows[~rows["repeated"].astype(bool)], "batch_size"
     points = known(every).sort_values(axis)
     if points.empty:
@@ -273,9 +226,7 @@ def _unknown(rows: "DataFrame", what: str) -> str:
 
 
 def _growth(points: "DataFrame", axis: str) -> Iterator[str]:
-    """Return how much more throughput the first point has whose 95% CI overlaps with the highest's,
-    and what those beyond it have.
-    """
+    """Yield what the first point gains whose 95% CI overlaps with the highest's, and the last."""
     first, last = points.iloc[0], points.iloc[-1]
     enough = points[points.index.isin(leaders(points).index)].iloc[0]
     if len(points) == 1:
@@ -294,19 +245,14 @@ def _serving(points: "DataFrame") -> Iterator[str]:
     """Return what serving adds to an in-process call at the smallest and largest batch size."""
     compared = points.dropna(subset=["relative_throughput", "serving_overhead_ms"])
     for index, row in enumerate(_ends(compared)):
-        noop_ms = row["noop_latency_ms"] if index == 0 else None
-        low, high = row["relative_throughput_low"], row["relative_throughput_high"]
-        is_equal = _is_positive(low) and low <= 1 <= high
-        yield say(
-            "serving",
-            row=row,
-            call_ms=1000 * row["batch_size"] / row["in_process_throughput"],
-            is_measurable=row["serving_overhead_ms"] > 0 and not is_equal,
-            noop_ms=noop_ms if _is_positive(noop_ms) else None,
-            residual_ms=row["residual_overhead_ms"]
-            if _is_positive(row["residual_overhead_low_ms"])
-            else None,
-        )
+        call_ms = 1000 * row["batch_size"] / row["in_process_throughput"]
+        yield say("serving", row=row, call_ms=call_ms, is_first=index == 0)
+
+
+def overlap(row: "Series[float]", other: "Series[float]") -> bool:
+    """Return whether the 95% CIs of both p50 latencies are known and overlap."""
+    lows, highs = ([one[f"p50_{end}_ms"] for one in (row, other)] for end in ("low", "high"))
+    return all(map(_is_positive, lows + highs)) and max(lows) <= min(highs)
 
 
 def _is_positive(value: float | None) -> bool:

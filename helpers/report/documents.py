@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from helpers.report.site import DOCUMENTS, GLOSSARY, Link, has_documents, render
+from helpers.report.site import DOCUMENTS, GLOSSARY, Link, first_heading, has_documents, render
 from helpers.store import GRAMMARS, ROOT, block_import, digest, package_files, write_atomic
 
 FOLDERS = (
@@ -19,9 +19,7 @@ PUBLISHED = ROOT / "params" / "published"  # has a page of another kind
 
 
 def sources() -> dict[Path, str]:
-    """Return the page of each document, README.md first and the glossary last, which alone is there
-    in a package without its repository.
-    """
+    """Return the page of each document, the glossary last: the only one without a repository."""
     groups = (sorted((ROOT / folder).glob("*.md")) for folder in FOLDERS if has_documents())
     ordered = (sorted(paths, key=lambda path: path.stem != "README") for paths in groups)
     return {path: page_name(path) for paths in ordered for path in paths} | {TERMS: GLOSSARY}
@@ -41,8 +39,7 @@ def anchor(title: str) -> str:
 
 def title_of(path: Path) -> str:
     """Return the first heading of a document."""
-    match = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return re.sub("[`*]", "", match[1]) if match else path.stem
+    return first_heading(path.read_text(encoding="utf-8")) or path.stem
 
 
 def target(path: Path, url: str, pages: dict[Path, str]) -> str:

@@ -1,6 +1,4 @@
-"""Tables, text and a chart of a parameter server's embedding cache: cold, warm, and with one
-repeated batch.
-"""
+"""Tables, text and a chart of an embedding cache: cold, warm, and with one repeated batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -9,20 +7,24 @@ import numpy as np
 
 from helpers.config import Value
 from helpers.display import COLOURS, INK, display, number, picture, subplots, table
-from helpers.measure import Ratio
 from helpers.report import analysis, text
 from helpers.report.describe import say
-from helpers.results import LookupPass, Measurement, Results, Row
+from helpers.results import Estimate, LookupPass, Measurement, Results, Row
 
 if TYPE_CHECKING:
     from IPython.display import Image
+
+REPEATED = (
+    "One repeated batch compared with different batches. They were measured apart: the 95% CI of "
+    "the ratio leaves out a drift of the machine between them"
+)
 
 
 def show(results: Results) -> None:
     """Display both tables and the text, where an experiment has a parameter server."""
     for rows, caption in (
         (passes(results), "Evaluation set through the parameter server: cold and warm cache"),
-        (repeated_batches(results), "One repeated batch compared with different batches"),
+        (repeated_batches(results), REPEATED),
     ):
         if rows:
             display(table(rows, caption))
@@ -65,9 +67,7 @@ def _measurements(results: Results) -> Iterator[tuple[str, Measurement]]:
 
 
 def passes(results: Results) -> list[dict[str, Value]]:
-    """Return a row for each pass of the evaluation set, with a cold and a warm cache: hit rate,
-    default vectors, scores and latency.
-    """
+    """Return a row for each pass of the evaluation set, with a cold and with a warm cache."""
     return [
         {"experiment": name, **lookup.row}
         for name, measured in _measurements(results)
@@ -75,16 +75,14 @@ def passes(results: Results) -> list[dict[str, Value]]:
     ]
 
 
-def _repeated(results: Results) -> Iterator[tuple[str, Row, Row, Ratio]]:
-    """Yield each repeated batch, the different batches of that size, and how many times as fast the
-    first is.
-    """
+def _repeated(results: Results) -> Iterator[tuple[str, Row, Row, Estimate]]:
+    """Yield each repeated batch, the different batches of that size, and the ratio of both."""
     for name, measured in _measurements(results):
         different = {row.batch_size: row for row in measured.rows if not row.repeated}
         for row in measured.rows:
             other = different.get(row.batch_size)
-            if row.repeated and other and row.throughput and other.throughput:
-                yield name, row, other, analysis.ratio(row.model_dump(), other.model_dump())
+            if row.repeated and other and (ratio := analysis.ratio(row, other)):
+                yield name, row, other, ratio
 
 
 def repeated_batches(results: Results) -> list[dict[str, Value]]:
@@ -97,7 +95,7 @@ def repeated_batches(results: Results) -> list[dict[str, Value]]:
             "hit rate": other.hit_rate,
             "throughput, repeated (samples/s)": row.throughput,
             "hit rate, repeated": row.hit_rate,
-            "ratio": str(ratio),
+            "ratio": ratio.times,
         }
         for name, row, other, ratio in _repeated(results)
     ]
@@ -116,9 +114,8 @@ def sentences(results: Results) -> list[str]:
     if repeated := sorted(_repeated(results), key=lambda entry: entry[3].value):
         ratios = [ratio for *_, ratio in repeated]
         name, row, other, _ = repeated[-1]
-        ends = dict.fromkeys(str(Ratio(ratio.value)) for ratio in (ratios[0], ratios[-1]))
-        is_clear = all(ratio.is_above for ratio in ratios)
-        lines.append(
-            say("repeated", ratios=[*ends], name=name, row=row, other=other, is_clear=is_clear)
-        )
+        ends = dict.fromkeys(Estimate(value=ratio.value).times for ratio in (ratios[0], ratios[-1]))
+        is_clear = all(ratio.is_significant for ratio in ratios)
+        values = {"name": name, "row": row, "other": other, "is_clear": is_clear}
+        lines.append(say("repeated", ratios=[*ends], **values))
     return lines

@@ -1,16 +1,15 @@
-"""The charts of measurements: what each shows, and one way to draw it, in a report and in a stage.
-
-Colours and markers come from `helpers.report.style`, captions from `helpers.report.describe`.
-"""
+"""The charts of measurements. Colours and markers come from `style`, captions from `describe`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from helpers.display import GREY, INK, canvas, mark_decades, subplots
+import numpy as np
+
+from helpers.display import GREY, INK, canvas, mark_decades, number, subplots
 from helpers.measure import TOLERANCES
 from helpers.report import style
-from helpers.report.analysis import TRUSTED, UNLIMITED, leaders, measured, pareto, workloads
+from helpers.report.analysis import TRUSTED, measured, pareto, stable, workloads
 from helpers.results import Peaks
 
 if TYPE_CHECKING:
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 RED = "#b3261e"
 TALL = 2.6  # inches of a panel
 AXES = {"batch_size": "batch size", "concurrency": "clients", "sent": "rate (samples/s)"}
+LOADS = {"batch_size": "batch size {}", "concurrency": "{} clients", "sent": "{} samples/s"}
+FEWEST_BARS = 4  # for which there is room: one alone is not as high as the figure
+APART = 0.1  # powers of two between the lines of two experiments, where all are near one value
 FILLS = ("full", "left")  # of the markers of a panel's first and second column
 
 
@@ -60,24 +62,26 @@ STAGE_ONLINE = tuple(
 )
 
 
+def _offline(title: str, rows: "DataFrame", panel: Panel) -> "Figure":
+    return _chart(title, rows, measured(rows, "offline"), panel)
+
+
 def throughput_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline throughput over batch size."""
-    title = "Throughput over batch size, offline"
-    return _chart(title, rows, measured(rows, "offline"), THROUGHPUT)
+    return _offline("Throughput over batch size, offline", rows, THROUGHPUT)
 
 
 def latency_over_batch(rows: "DataFrame") -> "Figure":
     """Draw offline p99 latency over batch size; with too few requests there is no bar."""
-    return _chart("p99 latency over batch size, offline", rows, measured(rows, "offline"), P99)
+    return _offline("p99 latency over batch size, offline", rows, P99)
 
 
 def relative_throughput(rows: "DataFrame") -> "Figure":
     """Draw throughput relative to in-process by batch size, the lines a little apart."""
-    title = "Throughput relative to in-process, offline"
-    return _chart(title, rows, measured(rows, "offline"), RATIO, apart=0.1)
+    return _offline("Throughput relative to in-process, offline", rows, RATIO)
 
 
-def latency_over_rate(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
+def latency_over_rate(rows: "DataFrame", limit: float | None = None) -> "Figure":
     """Draw p50 and p99 latency in request-rate mode over the rate."""
     points = rows.assign(sent=rows["rate"] * rows["batch_size"]).sort_values("sent")
     panel = replace(PERCENTILES, x="sent", label="latency since due (ms)")
@@ -90,38 +94,32 @@ def offline_panels(points: "DataFrame") -> "Figure":
     return _panels("Offline, by batch size", points, STAGE_OFFLINE[:count])
 
 
-def online_panels(points: "DataFrame", limit: float = UNLIMITED) -> "Figure":
+def online_panels(points: "DataFrame", limit: float | None = None) -> "Figure":
     """Draw a stage's measurements over the number of clients."""
     return _panels("Online, by number of clients", points, STAGE_ONLINE, limit)
 
 
 def _chart(
-    title: str,
-    rows: "DataFrame",
-    points: "DataFrame",
-    panel: Panel,
-    limit: float = UNLIMITED,
-    apart: float = 0,
+    title: str, rows: "DataFrame", points: "DataFrame", panel: Panel, limit: float | None = None
 ) -> "Figure":
     """Draw one panel of all experiments; those of `rows` have the same look in every chart."""
-    if points[next(iter(panel.columns))].isna().all():
+    shown = points.dropna(subset=[next(iter(panel.columns))])
+    if shown.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title)
-    _draw(axes, points, panel, style.styles(rows), limit, apart)
-    shown = points.dropna(subset=[next(iter(panel.columns))])
-    entries = [*style.legend_handles(rows, shown), *_kinds(panel.columns.values())]
-    style.add_legend(figure, points, entries)
+    kinds = _draw(axes, points, panel, style.styles(rows), limit)
+    names = [] if axes.patches else style.legend_handles(rows, shown)
+    style.add_legend(figure, points, [*names, *kinds])
     return figure
 
 
 def _panels(
-    title: str, points: "DataFrame", panels: Sequence[Panel], limit: float = UNLIMITED
+    title: str, points: "DataFrame", panels: Sequence[Panel], limit: float | None = None
 ) -> "Figure":
     """Draw several panels of one experiment."""
     figure, all_axes = subplots(title, len(panels), TALL)
     for axes, panel in zip(all_axes, panels, strict=True):
-        _draw(axes, points, panel, style.styles(points), limit)
-        if kinds := _kinds(panel.columns.values()):
+        if kinds := _draw(axes, points, panel, style.styles(points), limit):
             axes.legend(handles=kinds, frameon=False, fontsize=8)
     return figure
 
@@ -133,17 +131,18 @@ def _kinds(names: Iterable[str]) -> "list[Line2D]":
 
 
 def _draw(
-    axes: "Axes",
-    points: "DataFrame",
-    panel: Panel,
-    looks: Mapping[str, style.Style],
-    limit: float,
-    apart: float = 0,
-) -> None:
-    """Draw a panel's columns over its load, the lines of experiments `apart` by powers of two."""
+    axes: "Axes", points: "DataFrame", panel: Panel, looks: style.Looks, limit: float | None
+) -> list[Any]:
+    """Draw a panel's columns over its load: bars if each experiment has one point, otherwise lines.
+    Return the legend's entries of the columns that have a name.
+    """
     trusted = points["quality"].isin(TRUSTED)
     points = points.assign(quality=points[panel.quality].where(trusted, points["quality"]))
-    names = points["experiment"].unique()
+    shown = points.dropna(subset=[next(iter(panel.columns))])
+    if len(shown) and shown["experiment"].is_unique:
+        _draw_bars(axes, shown, panel, looks, limit)
+        return list(axes.get_legend_handles_labels()[0])
+    names, apart = points["experiment"].unique(), APART if panel.equal else 0
     for index, name in enumerate(names):
         line = points[points["experiment"] == name]
         x = line[panel.x] * 2 ** (apart * (index - (len(names) - 1) / 2))
@@ -152,14 +151,39 @@ def _draw(
                 style.draw_line(axes, line.assign(x=x), "x", column, looks[name], fill)
     axes.set(xlabel=AXES[panel.x], ylabel=panel.label)
     _scale(axes, points, panel, limit)
+    return _kinds(panel.columns.values())
 
 
-def _scale(axes: "Axes", points: "DataFrame", panel: Panel, limit: float) -> None:
+def _draw_bars(
+    axes: "Axes", points: "DataFrame", panel: Panel, looks: style.Looks, limit: float | None
+) -> None:
+    """Draw a horizontal bar for each column of each point; it is hollow if that is not stable."""
+    colours = [looks[name][0] for name in points["experiment"]]
+    faces = np.where(stable(points), colours, "white")
+    height, count = 0.8 / len(panel.columns), len(points)
+    for index, (column, name) in enumerate(panel.columns.items()):
+        at = np.arange(count) + (index + 0.5) * height - 0.4
+        look: dict[str, Any] = {"color": faces, "ec": INK, "hatch": "//" * index, "label": name}
+        axes.barh(at, points[column], 0.9 * height, **look)
+        style.draw_intervals(axes, points, column, INK, "xerr", x=points[column], y=at)
+    loads = (LOADS[panel.x].format(number(load)) for load in points[panel.x].round(3))
+    axes.set_yticks(range(count), list(map("{}\n{}".format, points["experiment"], loads)))
+    axes.set(xlabel=panel.label, ylim=(max(count, FEWEST_BARS) - 0.5, -0.5))  # the first on top
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter(number)
+    if panel.equal is not None:
+        axes.axvline(panel.equal, color=INK, lw=1)
+    # further away it would hide the bars
+    if panel.has_budget and limit and limit <= 2 * axes.get_xlim()[1]:
+        _mark_budget(axes, limit, is_across=False)
+
+
+def _scale(axes: "Axes", points: "DataFrame", panel: Panel, limit: float | None) -> None:
     """Scale both axes of a panel, and mark the budget or the ratio of 1 in it."""
     from pandas import Series, concat
 
     values = points[[*panel.columns]].stack().dropna()
-    if panel.has_budget and limit < UNLIMITED:
+    if panel.has_budget and limit:
         _mark_budget(axes, limit)
         values = concat([values, Series([limit])])
     if panel.equal is not None:
@@ -190,36 +214,21 @@ def _mark_budget(axes: "Axes", limit: float, is_across: bool = True) -> None:
     axes.text(x, y, f"budget {limit:,g} ms", color=RED, va="bottom", ha=side, transform=transform)
 
 
-def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
-    """Draw throughput against p99 latency of all rows; Pareto points are ringed and joined, those
-    of each workload apart.
-
-    The point of the highest throughput that is confirmed to meet the budget carries its value.
-    """
+def frontier(rows: "DataFrame", limit: float | None = None) -> "Figure":
+    """Draw throughput against p99 latency; a workload's Pareto points are ringed and joined."""
     title = "Throughput against p99 latency"
     points = rows.dropna(subset=["throughput", "p99_latency_ms"])
     if points.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title, f"{P99.label}, log scale", THROUGHPUT.label)
     kinds = _draw_scenarios(axes, rows, points, "p99_latency_ms", "throughput")
-    latencies = points["p99_latency_ms"]
-    middle = (latencies.min() * latencies.max()) ** 0.5  # of the logarithmic axis
     for _, one in workloads(rows):
         front = pareto(one)
         x, y = front["p99_latency_ms"], front["throughput"]
         axes.plot(x, y, drawstyle="steps-post", color=INK, lw=0.9, alpha=0.6, zorder=1)
         axes.plot(x, y, "o", ms=13, mfc="none", mec=INK, mew=1.1)
-        for _, top in leaders(one, limit).head(1).iterrows():
-            note, at = (
-                f"{top['throughput']:,.0f} samples/s",
-                (top["p99_latency_ms"], top["throughput"]),
-            )
-            side, away = ("right", -9) if at[0] > middle else ("left", 9)
-            axes.annotate(
-                note, at, (away, 8), textcoords="offset points", ha=side, color=INK, weight="bold"
-            )
     axes.set_xscale("log")
-    if limit < UNLIMITED:
+    if limit:
         _mark_budget(axes, limit, is_across=False)
     mark_decades(axes.xaxis)
     style.scale(axes, points["throughput"])
@@ -229,9 +238,8 @@ def frontier(rows: "DataFrame", limit: float = UNLIMITED) -> "Figure":
 
 
 def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
-    """Draw the operations/s of all rows over their operations per byte, below the machine's
-    measured rates. Those of memory are on the left, those of matrix multiplications in each
-    precision on the right.
+    """Draw operations/s over operations per byte, below the machine's measured rates: on the left
+    that of memory, on the right those of matrix multiplications in each precision.
     """
     title = "Roofline"
     points = rows.dropna(subset=["intensity", "gflops"])
@@ -242,10 +250,14 @@ def roofline(rows: "DataFrame", peaks: Peaks | None) -> "Figure":
     corners = [roof / peaks.memory_gb_s for roof in roofs.values()]
     left = min(points["intensity"].min(), *corners) / 2
     right = max(points["intensity"].max(), *corners) * 4
-    for name, roof in roofs.items():
-        corner = roof / peaks.memory_gb_s
-        x = [left, corner, right]
-        axes.plot(x, [left * peaks.memory_gb_s, roof, roof], color=INK, lw=1.2, zorder=1)
+    for (name, roof), corner in zip(roofs.items(), corners, strict=True):
+        axes.plot(
+            [left, corner, right],
+            [left * peaks.memory_gb_s, roof, roof],
+            color=INK,
+            lw=1.2,
+            zorder=1,
+        )
         text = f"{name} {roof:,.0f} GFLOP/s"
         axes.annotate(text, (right, roof), (0, 3), textcoords="offset points", ha="right")
     text, low = f"{peaks.memory_gb_s:,.3g} GB/s", (left, left * peaks.memory_gb_s)

@@ -4,25 +4,24 @@ The parts come from perf_analyzer and Triton. *Network* is the rest. It can be n
 drawn on the other side of 0.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from helpers.display import INK, canvas, number, short
+from helpers.display import INK, Table, canvas, legend_below, number, short, table
 from helpers.report import style
 from helpers.report.analysis import measured
 from helpers.report.describe import say
-from helpers.report.figures import THROUGHPUT
+from helpers.report.figures import FEWEST_BARS, THROUGHPUT
 from helpers.results import LATENCY_COMPONENTS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame, Series
 
 # In the order of LATENCY_COMPONENTS; what passes outside the server is also hatched.
 COLOURS = ("#5b5b5b", "#aab2bb", "#de8f05", "#56b4e9", "#0173b2", "#029e73", "#cc78bc")
 LIGHT = ("#aab2bb", "#56b4e9", "#de8f05", "#cc78bc")  # on which dark letters can be read
-FEWEST_BARS = 4  # for which there is room: one alone is not drawn as wide as the figure
 WRITTEN = 0.07  # of the mean latency: a smaller step has no room for its name
 BAR = 0.62  # inches, of a request
 REQUEST = "The steps of a request, from the client and back"
@@ -35,11 +34,6 @@ def name_of(row: "Series[float]") -> str:
     return f"batch {row['batch_size']:,.0f}{', repeated' if row['repeated'] else ''}"
 
 
-def known(rows: "DataFrame") -> "DataFrame":
-    """Return the measurements whose parts of the latency are known."""
-    return rows[rows["avg_latency_ms"].notna() & rows["server_compute_infer_ms"].notna()]
-
-
 def describe(rows: "DataFrame") -> str:
     """Return the steps of each measurement with their share of the mean latency."""
     sentences = [f"{REQUEST}."]
@@ -50,40 +44,48 @@ def describe(rows: "DataFrame") -> str:
     return " ".join(sentences)
 
 
+def in_models(rows: "DataFrame") -> Table | None:
+    """Return the mean time of a request in each model of an ensemble; None if none is one."""
+    lines, total = [], Counter[str]()
+    for _, row in rows[rows["models_ms"].astype(bool)].iterrows():
+        total += Counter(row["models_ms"])
+        spent = {f"{name} (ms)": short(ms) for name, ms in row["models_ms"].items()}
+        named = {"experiment": row["experiment"]} if row["experiment"] else {}
+        lines.append(named | {"measurement": name_of(row), **spent})
+    if not lines:
+        return None
+    ((longest, _),) = total.most_common(1)
+    return table(lines, f"Mean time in each model of the ensemble: {longest} takes most")
+
+
 def draw_requests(rows: "DataFrame") -> "Figure":
     """Draw a bar for each measurement, with the names of its longer steps on it."""
     figure, axes = canvas(REQUEST, "share of the mean latency (%)", height=1.9 + BAR * len(rows))
     positions = list(range(len(rows)))
     for parts, starts, look in _stacked(rows, 100 / rows["avg_latency_ms"]):
         axes.barh(positions, parts, 0.66, starts, **look)
-        for position, share, start, mean_ms in zip(
-            positions, parts, starts, rows["avg_latency_ms"], strict=True
-        ):
+        bars = zip(positions, parts, starts, rows["avg_latency_ms"], strict=True)
+        for position, share, start, mean_ms in bars:
             if share >= 100 * WRITTEN:
-                name = look["label"].removeprefix("server ")
+                name, colour = look["label"].removeprefix("server "), look["color"]
                 text = f"{name}\n{short(share / 100 * mean_ms)} ms"
-                _write(axes, (start + share / 2, position), text, look["color"])
+                x, ink = start + share / 2, INK if colour in LIGHT else "white"
+                box = {"boxstyle": "square,pad=0.1", "fc": colour, "ec": "none"}
+                centred: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+                axes.text(x, position, text, color=ink, bbox=box, **centred)
     names = [f"{name_of(row)}\n{short(row['avg_latency_ms'])} ms" for _, row in rows.iterrows()]
     axes.set_yticks(positions, names)
     axes.invert_yaxis()
     axes.axvline(0, color=INK, lw=1)
     axes.grid(visible=False, axis="y")
-    handles = axes.get_legend_handles_labels()[0]
-    below: dict[str, Any] = {"ncols": 7, "frameon": False, "fontsize": 8}
-    figure.legend(handles=handles, loc="outside lower left", **below)
+    legend_below(figure, axes, fontsize=8)
     return figure
 
 
 def draw_loads(rows: "DataFrame") -> "Figure":
-    """Draw the parts of one experiment's average online latency, and its throughput.
-
-    Raises ValueError if `rows` hold several experiments.
-    """
-    names = rows["experiment"].unique()
-    if len(names) > 1:
-        raise ValueError(f"one experiment per chart, not {len(names)}: {', '.join(names)}")
+    """Draw the parts of one experiment's average online latency, and its throughput."""
     points = measured(rows, "online", "avg_latency_ms")
-    title = f"Average latency and throughput online\n{', '.join(names)}"
+    title = f"Average latency and throughput online\n{', '.join(rows['experiment'].unique())}"
     if points.empty:
         return style.empty_figure(title, rows)
     figure, axes = canvas(title, "concurrency (requests in flight)", "average latency (ms)")
@@ -114,9 +116,7 @@ def draw_loads(rows: "DataFrame") -> "Figure":
 def _stacked(
     points: "DataFrame", scale: "Series[float] | float" = 1.0
 ) -> "Iterator[tuple[Series[float], Series[float], dict[str, Any]]]":
-    """Yield for each part the lengths of its bars, where they start, and how they look. Negative
-    parts are stacked on the other side of 0.
-    """
+    """Yield for each part its bars' lengths, where they start and how they look."""
     above = points["avg_latency_ms"] * 0
     below = above.copy()
     for (column, label), colour in zip(LATENCY_COMPONENTS.items(), COLOURS, strict=True):
@@ -125,10 +125,3 @@ def _stacked(
         look = {"color": colour, "hatch": hatch, "ec": "white", "label": label}
         yield part, above.where(part >= 0, below), look
         above, below = above + part.clip(lower=0), below + part.clip(upper=0)
-
-
-def _write(axes: "Axes", position: tuple[float, float], text: str, colour: str) -> None:
-    """Write on a bar."""
-    box = {"boxstyle": "square,pad=0.1", "fc": colour, "ec": "none"}
-    ink = INK if colour in LIGHT else "white"
-    axes.text(*position, text, ha="center", va="center", color=ink, fontsize=8, bbox=box)

@@ -1,17 +1,16 @@
 """What a performance notebook shows of its measurement: tables, charts and sentences."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers.config import OnlineConfig
 from helpers.display import Table, display, picture, table
 from helpers.measure import with_intervals
 from helpers.report import describe, embedding_cache, figures, latency_parts, text
-from helpers.report.analysis import UNLIMITED
 from helpers.results import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
@@ -29,9 +28,7 @@ CONDITIONS += ["machine_gflops", "background_cpu_cores", "server_peak_memory_mb"
 
 
 def show_offline(measurement: Measurement) -> None:
-    """Display the batch sizes, the comparison with the in-process baseline where there is one, and
-    the conditions, which are folded.
-    """
+    """Display the batch sizes, the comparison with an in-process baseline, and the conditions."""
     rows = measurement.frame()
     embedding_cache.show_warmup(measurement.passes)
     display(table(with_intervals(rows, OFFLINE), "Offline, with 95% CIs"))
@@ -50,8 +47,7 @@ def show_online(measurement: Measurement) -> None:
 
 def show_rates(measurement: Measurement) -> None:
     """Display the rates of request-rate mode, or say that the experiment has none."""
-    rows = measurement.frame()
-    rows = rows[rows["rate"].notna()]
+    rows = measurement.frame().dropna(subset=["rate"])
     if len(rows):
         display(table(with_intervals(rows, RATES), "Request-rate mode, with 95% CIs"))
     else:
@@ -66,19 +62,14 @@ def notice_offline(measurement: Measurement) -> None:
 
 
 def notice_online(measurement: Measurement, config: OnlineConfig, is_local: bool) -> None:
-    """Display charts over the number of clients, where there are several, and the findings in
-    sentences.
-    """
-    rows, limit = clients(measurement), config.latency_budget_ms or UNLIMITED
-    sentences = describe.online(rows, config, is_local)
-    _notice(rows, "concurrency", lambda points: figures.online_panels(points, limit), sentences)
+    """Display charts over the number of clients, where there are several, and the findings."""
+    rows = clients(measurement)
+    draw = partial(figures.online_panels, limit=config.latency_budget_ms)
+    _notice(rows, "concurrency", draw, describe.online(rows, config, is_local))
 
 
 def _notice(
-    rows: "DataFrame",
-    axis: str,
-    draw: "Callable[[DataFrame], Figure]",
-    sentences: "Sequence[str]",
+    rows: "DataFrame", axis: str, draw: "Callable[[DataFrame], Figure]", sentences: Sequence[str]
 ) -> None:
     """Display a chart if there is more than one measurement, and the sentences."""
     points = rows[rows["throughput"].notna()].sort_values(axis)
@@ -89,12 +80,14 @@ def _notice(
 
 def show_request(measurement: Measurement) -> None:
     """Display the steps of a request with the share of the mean latency that each takes."""
-    points = latency_parts.known(clients(measurement))
+    points = clients(measurement).dropna(subset=["avg_latency_ms", "server_compute_infer_ms"])
     if points.empty:
         print("Triton reported no times of single steps for these measurements.")
         return
     figure = latency_parts.draw_requests(points)
     display(picture(figure, latency_parts.describe(points), is_photo=False))
+    if spent := latency_parts.in_models(points):
+        display(spent)
 
 
 def clients(measurement: Measurement) -> "DataFrame":
@@ -110,9 +103,9 @@ def _conditions(measurement: Measurement, rows: "DataFrame", axis: str) -> None:
         "CPU cores used by others before a measurement, at most": measurement.background_before,
         "samples counted by the server": measurement.server_samples,
         "executions": measurement.server_executions,
-        "this machine's peaks": measurement.peaks and measurement.peaks.model_dump(),
+        "this machine's highest measured rates": measurement.peaks
+        and measurement.peaks.model_dump(),
     }
     caption = "Conditions of the measurement"
-    tables = table(rows[[axis, *CONDITIONS]]), table(conditions)
-    body = "".join(part.html for part in tables)
+    body = table(rows[[axis, *CONDITIONS]]).html + table(conditions).html
     display(Table(f"<details><summary>{caption}</summary>{body}</details>", caption))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from helpers.compare import show_budgets, show_latencies, show_ratios
 from helpers.config import ReportConfig, results_folder
 from helpers.display import display, show, table
 from helpers.measure import with_intervals
@@ -13,11 +14,10 @@ from helpers.report import (
     figures,
     latency_parts,
     nvidia,
-    recommend,
     tables,
     text,
 )
-from helpers.report.answers import Answer
+from helpers.report.answer import Answer
 from helpers.results import Results
 
 if TYPE_CHECKING:
@@ -32,32 +32,28 @@ ONLINE = ["experiment", "concurrency", "quality", "throughput", "p50_latency_ms"
 ONLINE += ["p99_latency_ms", "budget", "average_batch_size", "requests", "reason"]
 RATES = ["experiment", "rate", "quality", "p50_latency_ms", "p99_latency_ms", "budget"]
 RATES += ["p99_sent_ms", "send_delay_p99_ms", "requests", "reason"]
-APART = (
-    "Each format compared with fp32, offline. Measured at different times: "
-    "the 95% CIs leave out a drift of the machine between them"
-)
 
 
 def show_answer(
     config: ReportConfig, results: Results, rows: "DataFrame", answers: Sequence[Answer]
 ) -> None:
-    """Display the answer: in a sentence, as a list of recommendations and as a chart, with its
-    evidence.
-    """
-    limit = analysis.budget(config)
-    display(text.recommendation(answers), recommend.cards(answers))
-    caption = describe.frontier(rows, limit)
-    _show_chart(config, "frontier", figures.frontier(rows, limit), caption, rows)
-    display(text.answer(config, results, rows))
+    """Display what to deploy, with its evidence, and what the scenario stages found."""
+    display(text.what_to_deploy(config, answers))
+    comparisons = [each.comparison for each in answers if each.comparison]
+    show_ratios(comparisons)
+    show_latencies(comparisons)
+    show_budgets(comparisons)
+    figure = figures.frontier(rows, config.latency_budget_ms)
+    _show_chart(config, "frontier", figure, describe.frontier(rows), rows)
+    display(text.details(config, results, rows))
 
 
-def show_accuracy(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
-    """Display the experiments, each format compared with fp32, the checks and the metrics."""
+def show_accuracy(config: ReportConfig, results: Results) -> None:
+    """Display the experiments, the checks and the metrics."""
     caption = f"The task's metrics over the whole set, through Triton{config.caveat}"
     display(
         table(config.summary(), "What this report is about"),
         table(tables.configurations(config, results), "Experiments"),
-        table(tables.against_fp32(config, results, rows), APART),
         table(tables.parity(results), "The parity checks"),
         table(tables.metrics(results), caption),
     )
@@ -77,7 +73,7 @@ def show_offline(config: ReportConfig, results: Results, rows: "DataFrame") -> N
 
 
 def show_roofline(config: ReportConfig, results: Results, rows: "DataFrame") -> None:
-    """Display how near the measurements are to the machine's peaks, and where their time goes."""
+    """Display the measurements and the machine's measured rates, and where their time goes."""
     peaks = analysis.peaks(results)
     caption = describe.roofline(rows, peaks)
     _show_chart(config, "roofline", figures.roofline(rows, peaks), caption, rows)
@@ -88,6 +84,8 @@ def show_online(config: ReportConfig, rows: "DataFrame") -> None:
     """Display the measurements in concurrency mode, and where the latency of each goes."""
     online = rows[rows["scenario"] == "online"]
     display(table(with_intervals(online, ONLINE), "Concurrency mode, with 95% CIs"))
+    if spent := latency_parts.in_models(online):
+        display(spent)
     for name, one in online.groupby("experiment", sort=False):
         caption = describe.latency_parts(one)
         _show_chart(config, f"online_{name}", latency_parts.draw_loads(one), caption, one)
@@ -95,7 +93,7 @@ def show_online(config: ReportConfig, rows: "DataFrame") -> None:
 
 def show_rates(config: ReportConfig, results: Results) -> None:
     """Display the measurements in request-rate mode, if there are some."""
-    rows, limit = analysis.frame(config, results, open_loop=True), analysis.budget(config)
+    rows, limit = analysis.frame(config, results, open_loop=True), config.latency_budget_ms
     if rows.empty:
         display(text.markdown("No experiment was measured in request-rate mode."))
         return
@@ -109,13 +107,9 @@ def show_published(config: ReportConfig, results: Results) -> None:
     comparison = nvidia.compare(config, results)
     display(nvidia.summary(comparison), nvidia.as_table(comparison))
     for scenario in comparison.scenarios:
-        _show_chart(
-            config,
-            f"nvidia_comparison_{scenario}",
-            nvidia.draw(comparison, scenario),
-            nvidia.describe(comparison, scenario),
-            nvidia.data(comparison, scenario),
-        )
+        figure, caption = nvidia.draw(comparison, scenario), nvidia.describe(comparison, scenario)
+        data = nvidia.data(comparison, scenario)
+        _show_chart(config, f"nvidia_comparison_{scenario}", figure, caption, data)
 
 
 def show_origin(config: ReportConfig, results: Results) -> None:

@@ -17,15 +17,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.config import LESSONS, STAGE, STAGES
-from helpers.display import digits, short
+from helpers.config import LESSONS, STAGE
 from helpers.errors import WorkspaceError
-from helpers.report.answers import Answer
+from helpers.report.answer import Answer
 from helpers.store import GRAMMARS, ROOT, block_import, display_path, write_atomic
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from nbformat import NotebookNode
 
 STATES = ("done", "failed", "blocked", "skipped", "running", "waiting", "missing")
 PENDING = ("running", "waiting")  # states of a run in progress
@@ -57,9 +55,7 @@ def has_documents() -> bool:
 
 @dataclass(frozen=True)
 class StageState:
-    """What an index shows about one stage of one experiment; a report and a lesson have an empty
-    `experiment`.
-    """
+    """What an index shows about a stage of an experiment, or of a model with `experiment` ""."""
 
     model: str
     experiment: str
@@ -81,9 +77,8 @@ class StageState:
         if self.seconds < 60:
             return f"{self.seconds:.0f} s" if self.seconds >= 1 else "< 1 s"
         minutes, rest = divmod(round(self.seconds), 60)
-        return (
-            f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-        )
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def counts(states: Iterable[StageState]) -> list[tuple[str, int]]:
@@ -94,7 +89,7 @@ def counts(states: Iterable[StageState]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Target:
-    """What an index shows about one target; `answers` are those of each model's report."""
+    """What an index shows about one target; `answers` are those of each model."""
 
     name: str
     gpu: str
@@ -109,22 +104,21 @@ class Target:
 
 @dataclass(frozen=True)
 class IndexRow:
-    """A line of an index: what to deploy for one workload of a model, from its report."""
+    """A line of an index: what to deploy for one workload of a model."""
 
     report: StageState
-    answer: Answer | None
+    answer: Answer
     note: str
     states: Sequence[str]  # of the model's stages
 
     @property
     def bars(self) -> list[tuple[str, str, int]]:
-        """Return each experiment's throughput as text, and as a share of the highest in percent."""
-        throughputs = self.answer.throughputs if self.answer else {}
-        highest = max(throughputs.values(), default=0.0)
-        return [
-            (name, digits(value), round(100 * value / highest))
-            for name, value in throughputs.items()
-        ]
+        """Return each experiment's ratio to the baseline, and its percentage of the highest."""
+        ranked = self.answer.comparison.ranked if self.answer.comparison else []
+        found = ((one.experiment, one.ratio_to_baseline) for one in ranked)
+        ratios = {name: ratio.value for name, ratio in found if ratio}
+        highest = max(ratios.values(), default=0.0)
+        return [(name, f"{x:.2f}×", round(100 * x / highest)) for name, x in ratios.items()]
 
 
 def page(
@@ -146,12 +140,10 @@ def page(
         raise WorkspaceError(
             f"{display_path(notebook)} cannot be read as a notebook: {cause}"
         ) from cause
-    heading = _heading(nb)
+    heading = first_heading(*(cell.source for cell in nb.cells if cell.cell_type == "markdown"))
     outputs = (output for cell in nb.cells for output in cell.get("outputs", []))
-    errors = [
-        f"{output.ename}: {output.evalue}" for output in outputs if output.output_type == "error"
-    ]
-    error = next(iter(errors), "")
+    errors = (each for each in outputs if each.output_type == "error")
+    error = next((f"{each.ename}: {each.evalue}" for each in errors), "")
     nb.metadata["publish"] = {
         "title": heading or notebook.stem,
         "has_heading": bool(heading),
@@ -204,15 +196,14 @@ def _with_contents(body: str) -> str:
 
 
 def target_index(folder: Path, target: Target, explored: Sequence[StageState] = ()) -> Path:
-    """Write `folder/index.html` next to results.csv: what to deploy, then every stage, and what
-    notebooks ran with overrides.
-    """
+    """Write `folder/index.html`: what to deploy, every stage, and those with overrides."""
     models: dict[str, dict[str, list[StageState]]] = {}
     for state in target.states:
         if not STAGE[state.stage].of_model:
             models.setdefault(state.model, {}).setdefault(state.experiment, []).append(state)
-    stages = [state.stage for state in target.states if state.experiment]
-    optional = tuple(stage for stage in STAGE if STAGE[stage].is_optional and stage in stages)
+    used = {state.stage for state in target.states if state.experiment}
+    per_experiment = [name for name, stage in STAGE.items() if not stage.of_model]
+    columns = [name for name in per_experiment if name in used or not STAGE[name].is_optional]
     context = {
         "target": target,
         "links": [Link("../index.html", "All targets"), *background("../")],
@@ -220,11 +211,10 @@ def target_index(folder: Path, target: Target, explored: Sequence[StageState] = 
         "counts": counts(target.states),
         "recommendations": _recommendations(target),
         "lessons": [state for state in target.states if state.stage in LESSONS],
-        "stages": [stage.replace("_", " ") for stage in (*STAGES[:-1], *optional)],
-        "models": {
-            model: {name: _cells(row) for name, row in rows.items()}
-            for model, rows in models.items()
-        },
+        "comparisons": {each.model: each for each in target.states if each.stage == "compare"},
+        "stages": [name.replace("_", " ") for name in columns],
+        "models": models,
+        "cells": _cells,
         "explored": explored,
         **(script() if models else {}),
     }
@@ -248,21 +238,23 @@ def _recommendations(target: Target) -> list[IndexRow]:
     rows: list[IndexRow] = []
     for report in (state for state in target.states if state.stage == "report"):
         stages = [state for state in target.states if state.model == report.model]
-        answers: Sequence[Answer | None] = target.answers.get(report.model, ())
-        note = _note(report, [state for state in stages if state is not report], bool(answers))
+        compared = next((state for state in stages if state.stage == "compare"), None)
+        answers = target.answers.get(report.model) or (Answer(),)
+        note = _note(report, compared, [state for state in stages if state is not report])
         states = list(dict.fromkeys(state.state for state in stages))
-        rows += [IndexRow(report, answer, note, states) for answer in answers or (None,)]
+        rows += [IndexRow(report, answer, note, states) for answer in answers]
     return rows
 
 
-def _note(report: StageState, stages: Sequence[StageState], has_answer: bool) -> str:
-    """Return how old a recommendation is, or why there is none yet."""
+def _note(report: StageState, compared: StageState | None, stages: Sequence[StageState]) -> str:
+    """Return how old an answer is, and whether it may still change."""
     if report.state not in PENDING:
-        return report.reason or ("" if has_answer else report.headline or "no report yet")
+        return report.reason
     by_state = dict(counts(stages))
     progress = f"{by_state.get('done', 0)} of {sum(by_state.values())} stages are done"
-    before = (report.reason or "from the last report") if has_answer else "no report yet"
-    return f"{before}; a run is in progress, {progress}"
+    is_old = compared is not None and compared.state in PENDING and compared.href
+    before = ["from the last comparison" if is_old else "", report.reason]
+    return "; ".join(filter(None, [*before, f"a run is in progress, {progress}"]))
 
 
 def script() -> dict[str, str]:
@@ -272,12 +264,10 @@ def script() -> dict[str, str]:
     return {"script": text, "script_hash": hashed}
 
 
-def _heading(nb: "NotebookNode") -> str:
-    """Return the notebook's first level-one heading as plain text, or ''."""
-    for cell in nb.cells:
-        if cell.cell_type == "markdown" and cell.source.startswith("# "):
-            return re.sub("[`*]", "", cell.source.splitlines()[0][2:]).strip()
-    return ""
+def first_heading(*texts: str) -> str:
+    """Return the first level-one heading of Markdown as plain text, or ''."""
+    match = re.search(r"^# (.+)$", "\n".join(texts), re.MULTILINE)
+    return re.sub("[`*]", "", match[1]).strip() if match else ""
 
 
 def _cells(row: Iterable[StageState]) -> list[tuple[StageState, str, int]]:
@@ -304,14 +294,11 @@ def render(template: str, context: Mapping[str, object]) -> str:
 
 @cache
 def _environment() -> "Environment":
-    """Return Jinja's environment. Its compiled templates serve every index, before and after each
-    stage.
-    """
+    """Return Jinja's environment, whose compiled templates serve every index of a run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters.update(digits=digits, short=short)
     environment.globals.update(home=Link("index.html", "All targets"), background=background)
     return environment

@@ -20,31 +20,37 @@ if TYPE_CHECKING:
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 Style = tuple[str, str]  # colour and marker
+Looks = dict[str, Style]  # by experiment
 
 
-def styles(rows: "DataFrame") -> dict[str, Style]:
+def styles(rows: "DataFrame") -> Looks:
     """Return a colour and a marker for each experiment; the pairs repeat only after 64."""
     names = enumerate(rows["experiment"].unique())
     return {name: (COLOURS[i % 8], MARKERS[(i + i // 8) % 8]) for i, name in names}
 
 
 def draw_line(axes: "Axes", line: "DataFrame", x: str, y: str, style: Style, fill: str) -> None:
-    """Draw one experiment's line: a missing point is a gap, one that is not stable is hollow.
-
-    Bars are 95% intervals, across too where `x` has one.
-    `fill` is matplotlib's fill style of a marker; the line is dotted unless it is "full".
+    """Draw one experiment's line with 95% intervals: a missing point is a gap, one that is not
+    stable is hollow. `fill` is a marker's fill style; the line is dotted unless it is "full".
     """
     colour, shape = style
     axes.plot(line[x], line[y], color=colour, ls="-" if fill == "full" else ":", lw=1.5, alpha=0.8)
     for axis, column in (("xerr", x), ("yerr", y)):
-        ends = line[TOLERANCES.get(column, [])]
-        if ends.notna().any(axis=None):
-            reach = ends.sub(line[column], axis=0).abs().fillna(0).T
-            axes.errorbar(line[x], line[y], fmt="none", ecolor=colour, capsize=3, **{axis: reach})
+        draw_intervals(axes, line, column, colour, x=line[x], y=line[y], axis=axis)
     for chosen, face in ((stable(line), colour), (~stable(line), "white")):
         points = marker("", colour, shape, face=face, fill=fill if face == colour else "full")
         points.set_data(line[x][chosen], line[y][chosen])
         axes.add_line(points)
+
+
+def draw_intervals(
+    axes: "Axes", line: "DataFrame", column: str, colour: str, axis: str, **at: Any
+) -> None:
+    """Draw the 95% intervals of a column along an axis, "xerr" or "yerr", where it has some."""
+    ends = line[TOLERANCES.get(column, [])]
+    if ends.notna().any(axis=None):
+        reach = ends.sub(line[column], axis=0).abs().fillna(0).T
+        axes.errorbar(**at, fmt="none", ecolor=colour, capsize=3, **{axis: reach})
 
 
 def marker(
@@ -73,6 +79,8 @@ def add_legend(figure: "Figure", rows: "DataFrame", entries: "list[Artist]") -> 
         entries = [*entries, marker("hollow: not stable", GREY, "o", face="white")]
     if lost.any():
         entries = [*entries, marker(f"not measured: {lost.sum()}", GREY, "")]
+    if not entries:
+        return
     columns = max(1, int(12 * WIDTH) // (5 + max(len(str(entry.get_label())) for entry in entries)))
     figure.set_figheight(4.0 + 0.24 * -(-len(entries) // columns))
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False)

@@ -3,17 +3,12 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from helpers.config import OF_LOOKUPS, STAGE, ReportConfig, Value, results_folder
+from helpers.config import OF_LOOKUPS, ReportConfig, Value, results_folder
 from helpers.display import pretty
-from helpers.measure import Ratio
-from helpers.report import analysis
 from helpers.report.analysis import stages
 from helpers.results import ParityCheck, Result, Results
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+from helpers.results import rows as measured_rows
 
 # columns of the GPU's load, and how to print them
 GPU_LOAD = {"gpu_utilisation": ".0%", "gpu_memory_mb": ",.0f", "gpu_power_w": ",.0f"}
@@ -29,16 +24,18 @@ def configurations(config: ReportConfig, results: Results) -> list[dict[str, Val
         reached = by_stage.get("perf_offline") or by_stage.get("deploy")
         settings = reached.fingerprint.config if reached and reached.fingerprint else {}
         missing = defaultdict(list)  # a state and its reason -> the stages that share it
-        for result in in_order(by_stage):
+        for _, result in stages({name: by_stage}):
             if result.state != "done":
                 missing[f"{result.state}: {result.reason}"].append(result.stage)
         not_done = "; ".join(f"{', '.join(them)} {why}" for why, them in missing.items())
         converted = by_stage["convert"].artifact if "convert" in by_stage else None
-        row: dict[str, Value] = {field: settings.get(field) for field in fields}
-        if settings.get("lookup"):
-            row |= {field: settings.get(field) or None for field in OF_LOOKUPS}
+        shown = [*fields, *(OF_LOOKUPS if settings.get("lookup") else ())]
+        row: dict[str, Value] = {field: settings.get(field) or None for field in shown}
         row["size_mb"] = converted.size_mb if converted else None
-        row["server_peak_memory_mb"] = _peak_memory_mb(by_stage)
+        peaks = [
+            measured.server_peak_memory_mb or 0 for measured in measured_rows(by_stage.values())
+        ]
+        row["server_peak_memory_mb"] = max(peaks, default=0) or None
         row["not done"] = not_done if by_stage else "nothing has run yet"
         rows.append({"experiment": name, **row})
     names = dict.fromkeys(name for row in rows for name in row)
@@ -46,13 +43,6 @@ def configurations(config: ReportConfig, results: Results) -> list[dict[str, Val
         name for name in names if any(row.get(name) not in (None, "", "none") for row in rows)
     ]
     return [{name: row.get(name) for name in columns} for row in rows]
-
-
-def _peak_memory_mb(by_stage: Mapping[str, Result]) -> float | None:
-    """Return the largest peak memory of an experiment's server; None if no row has one."""
-    measured = [result.measurement for result in by_stage.values() if result.measurement]
-    peaks = [row.server_peak_memory_mb for measurement in measured for row in measurement.rows]
-    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def parity(results: Results) -> list[dict[str, Value]]:
@@ -76,23 +66,11 @@ def _folded(rows: Iterable[Mapping[str, Value]], column: str) -> list[dict[str, 
 
 def checks(results: Results) -> list[tuple[str, ParityCheck]]:
     """Return every check that ran with its experiment, in the order of the stages."""
-    return [
-        (name, check)
-        for name, by_stage in results.items()
-        for result in in_order(by_stage)
-        for check in result.checks
-    ]
-
-
-def in_order(by_stage: Mapping[str, Result]) -> list[Result]:
-    """Return the results of an experiment in the order of its stages."""
-    return [by_stage[stage] for stage in STAGE if stage in by_stage]
+    return [(name, check) for name, result in stages(results) for check in result.checks]
 
 
 def metrics(results: Results) -> list[dict[str, Value]]:
-    """Return a row for each metric of each experiment: as served, and of the reference. Experiments
-    whose rows are equal share one.
-    """
+    """Return a row for each metric, served and of the reference; equal experiments share one."""
     rows = [
         {
             "experiment": name,
@@ -112,12 +90,13 @@ def load_generators(config: ReportConfig, results: Results) -> list[dict[str, Va
     for name, by_stage in results.items():
         path, deploy = results_folder(config) / name / "crosscheck.json", by_stage.get("deploy")
         crosscheck = json.loads(path.read_text()) if path.exists() else {}
-        current = (
-            deploy and deploy.artifact and deploy.artifact.sha256 == crosscheck.get("deployed")
-        )
+        deployed = deploy.artifact.sha256 if deploy and deploy.artifact else ""
+        is_current = crosscheck.get("deployed") == deployed
+        # rows without a ratio were judged by an older rule
+        judged = [row for row in crosscheck.get("rows", []) if "ratio" in row and is_current]
         every = f"triton-notebooks crosscheck params/{config.target}.yaml --model {config.model}"
         none = {"quality": "not measured", "reason": f"run {every} --experiment {name}"}
-        for row in crosscheck["rows"] if current else [none]:
+        for row in judged or [none]:
             shown = {"result" if key == "quality" else key: value for key, value in row.items()}
             rows.append({"experiment": name, **shown})
     return rows
@@ -129,9 +108,7 @@ def provenance(results: Results) -> dict[str, Value]:
     if not ran:
         return {"provenance": "nothing has run yet"}
     last = max(ran.values(), key=lambda result: result.finished)
-    versions: dict[str, Value] = {}
-    exports: dict[str, Value] = {}
-    inputs: dict[str, Value] = {}
+    versions, exports, inputs = dict[str, Value](), dict[str, Value](), dict[str, Value]()
     for name, result in ran.items():
         versions |= result.fingerprint.versions if result.fingerprint else {}
         if result.stage == "export" and result.artifact:
@@ -152,25 +129,23 @@ def provenance(results: Results) -> dict[str, Value]:
 
 def gpu_state(ran: Mapping[str, Result]) -> dict[str, Value]:
     """Return the GPU's state before, during and after what `ran` measured; empty on a CPU."""
-    measured = {
-        name: (result.finished, result.measurement.rows, result.measurement.gpu)
-        for name, result in ran.items()
-        if result.measurement and result.measurement.gpu
-    }
-    if not measured:
+    by_time = sorted((result.finished, name) for name, result in ran.items())
+    measured = {name: ran[name].measurement for _, name in by_time}
+    states = {name: one.gpu for name, one in measured.items() if one and one.gpu}
+    if not states:
         return {}
-    by_time = sorted(measured.values(), key=lambda entry: entry[0])
+    in_order = list(states.values())
     load: dict[str, Value] = {}
     for column, form in GPU_LOAD.items():
-        every = [getattr(row, column) for _, rows, _ in by_time for row in rows]
+        every = [getattr(row, column) for row in measured_rows(ran.values())]
         if values := [value for value in every if value is not None]:
             load[pretty(column)] = f"{min(values):{form}} to {max(values):{form}}"
     changes: dict[str, Value] = {
-        name: "; ".join(state.changes) for name, (*_, state) in measured.items() if state.changes
+        name: "; ".join(state.changes) for name, state in states.items() if state.changes
     }
     return {
-        "GPU before the first measurement": _pretty(by_time[0][2].start),
-        "GPU after the last measurement": _pretty(by_time[-1][2].end),
+        "GPU before the first measurement": _pretty(in_order[0].start),
+        "GPU after the last measurement": _pretty(in_order[-1].end),
         "GPU under load (lowest to highest mean)": load,
         "GPU changes": changes or "none",
     }
@@ -178,55 +153,3 @@ def gpu_state(ran: Mapping[str, Result]) -> dict[str, Value]:
 
 def _pretty(record: Mapping[str, Value]) -> dict[str, Value]:
     return {pretty(name): value for name, value in record.items()}
-
-
-def against_fp32(
-    config: ReportConfig, results: Results, rows: "DataFrame"
-) -> list[dict[str, Value]]:
-    """Return a row for each experiment of each workload: its metrics, latency, memory and size, and
-    its offline throughput. That is relative to the first experiment in fp32. Batch sizes are the
-    largest that most experiments of a workload have.
-    """
-    table: list[dict[str, Value]] = []
-    for _, workload in analysis.workloads(rows):
-        offline = analysis.measured(workload, "offline")
-        shared = offline.groupby("batch_size")["experiment"].nunique()
-        at_size = offline[offline["batch_size"] == shared[shared == shared.max()].index.max()]
-        points = {str(row["experiment"]): row for _, row in at_size.iterrows()}
-        names = [name for name in config.experiments if name in set(workload["experiment"])]
-        plain = [name for name in names if name in points and points[name]["precision"] == "FP32"]
-        base = points[plain[0]] if plain else None
-        table += [_compared(name, results[name], points.get(name), base) for name in names]
-    columns = dict.fromkeys(name for row in table for name in row)
-    return [{name: row.get(name) for name in columns} for row in table]
-
-
-def _compared(
-    name: str,
-    by_stage: Mapping[str, Result],
-    point: "Series[float] | None",
-    base: "Series[float] | None",
-) -> dict[str, Value]:
-    deploy, convert = by_stage.get("deploy"), by_stage.get("convert")
-    settings = deploy.fingerprint.config if deploy and deploy.fingerprint else {}
-    row: dict[str, Value] = {"experiment": name}
-    row |= {field: settings.get(field) for field in ("format", "precision")}
-    row |= {score.metric: f"{score.served:.4f}" for score in (deploy.scores if deploy else ())}
-    if point is not None:
-        row |= {"batch_size": int(point["batch_size"]), "throughput": float(point["throughput"])}
-        row["compared with fp32"] = _ratio(point, base)
-        row["p50_latency_ms"] = float(point["p50_latency_ms"])
-        row |= {field: str(point[field]) for field in ("quality", "reason")}
-        row["server_peak_memory_mb"] = point["server_peak_memory_mb"]
-    row["size_mb"] = convert.artifact.size_mb if convert and convert.artifact else None
-    return row
-
-
-def _ratio(point: "Series[float]", base: "Series[float] | None") -> str | None:
-    """Return a throughput relative to fp32; None if the 95% CI of one is unknown."""
-    if base is None:
-        return None
-    if point["experiment"] == base["experiment"]:
-        return str(Ratio(1.0))
-    ratio = analysis.ratio(point, base)
-    return str(ratio) if ratio.interval else None

@@ -1,18 +1,23 @@
 """Text of a report and of a stage that a notebook displays, as Markdown."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from helpers.config import ReportConfig
-from helpers.display import pretty
+from helpers.display import Table, pretty
 from helpers.report import analysis, describe, tables
-from helpers.report.answers import Answer
+from helpers.report.answer import Answer
 from helpers.report.describe import escaped
+from helpers.report.site import render
 from helpers.results import Result, Results
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
     from pandas import DataFrame
+
+
+COMPANIONS = ("template/answer.html.j2",)
 
 
 def markdown(text: str) -> "Markdown":
@@ -28,35 +33,20 @@ def bullets(lines: Iterable[str], title: str = "") -> "Markdown":
     return markdown(head + "".join(f"- {escaped(line)}\n" for line in lines))
 
 
-def recommendation(answers: Iterable[Answer]) -> "Markdown":
-    """Return what to deploy for each workload, in a sentence each."""
-    return markdown("\n\n".join(map(_recommendation, answers)) or "**Nothing was measured yet.**")
+def what_to_deploy(config: ReportConfig, answers: Sequence[Answer]) -> Table:
+    """Return what to deploy for each workload: a sentence, three figures, and the command."""
+    shown = render("answer.html.j2", {"answers": answers, "config": config})
+    return Table(shown, "What to deploy")
 
 
-def _recommendation(answer: Answer) -> str:
-    head = f"{escaped(answer.workload)}: " if answer.workload else ""
-    best = answer.recommended
-    if best is None:
-        return f"**{head}No configuration can be recommended yet: no throughput is known.**"
-    return f"**{head}Deploy {escaped(best.experiment)}**: {escaped(best.figures)}."
-
-
-def answer(config: ReportConfig, results: Results, rows: "DataFrame") -> "Markdown":
-    """Return the answer: fastest, best within the budget, serving overhead, and accuracy."""
+def details(config: ReportConfig, results: Results, rows: "DataFrame") -> "Markdown":
+    """Return what the scenario stages found: serving overhead, accuracy and quality."""
     from pandas import concat
 
-    limit = analysis.budget(config)
-    offline, online = (analysis.measured(rows, name) for name in ("offline", "online"))
+    offline = analysis.measured(rows, "offline")
     rates = analysis.frame(config, results, open_loop=True)
-    best, in_time = describe.fastest(rows), describe.fastest(online, limit)
-    if config.latency_budget_ms is None:
-        first = {"Fastest.": best, "No latency budget": "is set for this model."}
-    elif best == in_time:
-        first = {f"Fastest, and{describe.within(limit)}.": best}
-    else:
-        first = {"Fastest.": best, f"{describe.within(limit).strip().capitalize()}.": in_time}
-    lines = first | {
-        "Request-rate mode.": describe.rates(rates, limit),
+    lines = {
+        "Request-rate mode.": describe.rates(rates, config.latency_budget_ms),
         "Relative throughput.": describe.relative_throughput(offline),
         "Serving overhead.": describe.overhead(offline),
         "Run-to-run variation.": describe.machine_speed(rows),
@@ -73,9 +63,8 @@ def answer(config: ReportConfig, results: Results, rows: "DataFrame") -> "Markdo
 
 def where_time_goes(results: Results) -> "Markdown":
     """Return for each experiment where its time goes, as far as that is known."""
-    return bullets(
-        reasons(results) or ["Nothing was profiled, so it is unknown where the time goes."]
-    )
+    nothing = "Nothing was profiled, so it is unknown where the time goes."
+    return bullets(reasons(results) or [nothing])
 
 
 def reasons(results: Results) -> list[str]:
@@ -95,22 +84,18 @@ def reasons(results: Results) -> list[str]:
 
 def _surplus(result: Result | None) -> list[str]:
     """Return whether a measured experiment had more threads than physical cores."""
-    settings = result.fingerprint.config if result and result.fingerprint else {}
-    machine = result.machine if result else {}
-    cores = machine.get("host_processor_core_count")  # of each of the processors
-    processors = machine.get("host_processors_per_node", 1)
-    threads, instances = settings.get("threads"), settings.get("instances")
-    if not result or not isinstance(threads, int) or not isinstance(instances, dict):
+    settings: Any = result.fingerprint.config if result and result.fingerprint else {}
+    if not result or not isinstance(settings.get("instances"), dict):
         return []
-    count = instances[result.stage.removeprefix("perf_")]
-    if not (isinstance(cores, int) and isinstance(processors, int) and isinstance(count, int)):
-        return []
-    cores *= processors
-    if threads * count <= cores:
+    machine: Any = result.machine
+    cores = machine.get("host_processor_core_count", inf)  # of each of the processors
+    cores *= machine.get("host_processors_per_node", 1)
+    threads = settings.get("threads", 0) * settings["instances"][result.stage.removeprefix("perf_")]
+    if threads <= cores:
         return []
     return [
-        f"{result.stage} used {threads * count} threads on {cores} physical cores. More than one "
-        "thread per core does not compute faster."
+        f"{result.stage} used {threads} threads on {cores} physical cores. More than one thread "
+        "per core does not compute faster."
     ]
 
 
@@ -129,12 +114,3 @@ def accuracy(results: Results) -> str:
     passed = "All parity checks that ran passed." if checks else "No parity check has run."
     result = f"Failed: {'; '.join(dict.fromkeys(failed))}." if failed else passed
     return f"{'; '.join(parts) or 'Nothing was served'}. {result}"
-
-
-def accuracy_kept(stages: Mapping[str, Result]) -> str:
-    """Return in a word or two whether every check and every metric of an experiment passed."""
-    checks = [check.failure for result in stages.values() for check in result.checks]
-    scores = [score.failure for result in stages.values() for score in result.scores]
-    if any(checks + scores):
-        return "not kept"
-    return "kept" if scores else "not checked"

@@ -1,46 +1,33 @@
-from .files import Results, of_model, read, read_requests, rows, save, timestamp, write
-from .fingerprints import difference, fingerprint, notebook_digest
-from .row import LATENCY_COMPONENTS, Quality, Row, TableRow, clients_of
-from .types import (
-    Difference,
-    GpuState,
-    LookupPass,
-    Measurement,
-    Operator,
-    ParityCheck,
-    Peaks,
-    Profile,
-    Result,
-    Score,
-    State,
-)
-
-__all__ = [
-    "LATENCY_COMPONENTS",
-    "Difference",
-    "GpuState",
-    "LookupPass",
-    "Measurement",
-    "Operator",
-    "ParityCheck",
-    "Peaks",
-    "Profile",
-    "Quality",
-    "Result",
-    "Results",
-    "Row",
-    "Score",
-    "State",
-    "TableRow",
-    "clients_of",
-    "difference",
-    "fingerprint",
-    "notebook_digest",
-    "of_model",
-    "read",
-    "read_requests",
-    "rows",
-    "save",
-    "timestamp",
-    "write",
-]
+from .comparison import BudgetCheck as BudgetCheck
+from .comparison import BudgetState as BudgetState
+from .comparison import ComparedExperiment as ComparedExperiment
+from .comparison import Comparison as Comparison
+from .comparison import Estimate as Estimate
+from .comparison import same_as as same_as
+from .files import Results as Results
+from .files import of_model as of_model
+from .files import read as read
+from .files import read_requests as read_requests
+from .files import rows as rows
+from .files import save as save
+from .files import timestamp as timestamp
+from .files import write as write
+from .fingerprints import difference as difference
+from .fingerprints import fingerprint as fingerprint
+from .fingerprints import notebook_digest as notebook_digest
+from .row import LATENCY_COMPONENTS as LATENCY_COMPONENTS
+from .row import Quality as Quality
+from .row import Row as Row
+from .row import TableRow as TableRow
+from .row import clients_of as clients_of
+from .types import Difference as Difference
+from .types import GpuState as GpuState
+from .types import LookupPass as LookupPass
+from .types import Measurement as Measurement
+from .types import Operator as Operator
+from .types import ParityCheck as ParityCheck
+from .types import Peaks as Peaks
+from .types import Profile as Profile
+from .types import Result as Result
+from .types import Score as Score
+from .types import State as State

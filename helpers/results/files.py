@@ -5,6 +5,7 @@ import os
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from helpers.config import (
 )
 from helpers.errors import AccuracyError, MeasurementError
 from helpers.machine import provenance
+from helpers.results.comparison import Comparison
 from helpers.results.fingerprints import files_read, fingerprint
 from helpers.results.row import Row, clients_of
 from helpers.results.types import (
@@ -58,11 +60,10 @@ def write(config: StageConfig, result: Result) -> None:
 
 def read(path: Path) -> Result | None:
     """Read a result; return None if it does not exist or cannot be parsed."""
-    try:
+    with suppress(OSError, ValueError):
         status = path.stat()
         return _read(path, status.st_ino, status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 @cache
@@ -73,13 +74,10 @@ def _read(path: Path, *_: int) -> Result:
 def of_model(config: StageConfig) -> Results:
     """Read the existing results of all experiments of a model."""
     base = outputs() / config.target / config.model
+    files = {name: sorted((base / name).glob("*.json")) for name in config.experiments}
     return {
-        name: {
-            path.stem: result
-            for path in sorted((base / name).glob("*.json"))
-            if (result := read(path))
-        }
-        for name in config.experiments
+        name: {path.stem: result for path in paths if (result := read(path))}
+        for name, paths in files.items()
     }
 
 
@@ -93,16 +91,11 @@ def read_requests(config: StageConfig, row: Row) -> list[NDArray[np.int64]]:
 
     The list is empty if their file, which is next to the result, does not exist.
     """
-    path = outputs() / config.target / config.model / row.source
-    try:
-        with np.load(path.with_name(f"{path.stem}_requests.npz")) as arrays:
-            return [
-                arrays[name]
-                for name in arrays
-                if name.rpartition("_")[0] == row.point(row.scenario)
-            ]
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return []
+    path, point = outputs() / config.target / config.model / row.source, row.point(row.scenario)
+    file = path.with_name(f"{path.stem}_requests.npz")
+    with suppress(OSError, ValueError, zipfile.BadZipFile), np.load(file) as arrays:
+        return [arrays[name] for name in arrays if name.rpartition("_")[0] == point]
+    return []
 
 
 def save(
@@ -114,6 +107,7 @@ def save(
     scores: Iterable[Score] = (),
     measurement: Measurement | None = None,
     profile: Profile | None = None,
+    comparisons: Iterable[Comparison] = (),
     facts: dict[str, JsonValue] | None = None,
 ) -> None:
     """Write the stage's result.
@@ -122,8 +116,8 @@ def save(
     `MeasurementError`.
     """
     checks, scores = tuple(checks), tuple(scores)
-    outcomes: tuple[ParityCheck | Score, ...] = (*checks, *scores)
-    wrong = next((check.failure for check in outcomes if check.failure), "")
+    failures = [check.failure for check in checks] + [score.failure for score in scores]
+    wrong = next(filter(None, failures), "")
     lost = (
         f"batch size {row.batch_size}, {clients_of(row.concurrency)}: {row.reason}"
         for row in (measurement.rows if measurement else ())
@@ -131,10 +125,7 @@ def save(
     )
     broken = wrong or next(lost, "")
     result = Result(
-        model=config.model,
-        experiment=config.experiment,
-        stage=config.stage,
-        gpu=config.gpu,
+        **config.model_dump(include={"model", "experiment", "stage", "gpu"}),
         state="failed" if broken else "done",
         reason=broken,
         headline=headline,
@@ -149,6 +140,7 @@ def save(
         artifact=_facts(artifact) if artifact else None,
         measurement=_identified(config, measurement) if measurement else None,
         profile=profile,
+        comparisons=tuple(comparisons),
     )
     with locked(outputs()):
         if artifact and broken:
@@ -180,11 +172,11 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
     assert isinstance(config, LoadConfig)
     scenario = config.stage.removeprefix("perf_")
     backend, model_format = formats.get(config.format).DISPLAY_NAMES
-    in_python = " (Triton Python backend)" if not config.server.is_native else ""
+    backend += "" if config.server.is_native else " (Triton Python backend)"
     fields = {"gpu", "model", "dataset", "experiment", "variant", "max_batch_size"}
     columns = config.model_dump(include=fields) | {
         "scenario": scenario,
-        "backend": backend + in_python,
+        "backend": backend,
         "backend_accelerator": "" if config.accelerator == "none" else config.accelerator,
         "precision": config.precision.upper(),
         "model_format": model_format,
@@ -193,9 +185,7 @@ def _identified(config: StageConfig, measurement: Measurement) -> Measurement:
         "source": f"{config.experiment}/{config.stage}.json",
         "distinct_rows": measurement.distinct_rows,
     }
-    rows = tuple(
-        row.model_copy(update=columns | ({"scenario": "request rate"} if row.rate else {}))
-        for row in measurement.rows
-    )
+    paced = columns | {"scenario": "request rate"}
+    rows = [row.model_copy(update=paced if row.rate else columns) for row in measurement.rows]
     file = f"{config.stage}_requests.npz" if measurement.requests else ""
-    return measurement.model_copy(update={"rows": rows, "requests_file": file})
+    return measurement.model_copy(update={"rows": tuple(rows), "requests_file": file})

@@ -5,8 +5,16 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from helpers.config import ExportConfig, StageConfig, notebook_file, results_folder
-from helpers.inference import inputs
+from helpers.config import (
+    STAGE,
+    CompareConfig,
+    ExportConfig,
+    StageConfig,
+    artifact_folder,
+    notebook_file,
+    results_folder,
+)
+from helpers.inference import dataset_place, inputs
 from helpers.machine import provenance
 from helpers.results.types import Fingerprint
 from helpers.store import (
@@ -14,26 +22,31 @@ from helpers.store import (
     digest,
     display_path,
     file_digest,
+    find_artifact,
     known_digest,
     package_files,
 )
 
 PARTS = {"config": "configuration", "notebook": "notebook", "inputs": "input"}
 PARTS |= {"versions": "version"}
-DRAWING = "helpers/report/"  # modules that draw measurements
+DRAWING = ("helpers/report/", "helpers/compare/comparison_tables.py")  # they draw measurements
 FEW = 3  # names in the line of a difference
+ARTIFACT_STAGES = [name for name, stage in STAGE.items() if stage.makes_artifact]
 
 
 def fingerprint(config: StageConfig) -> Fingerprint:
     """Return a stage's fingerprint without `modules`, which `files_read` returns after it ran."""
-    notebook = notebook_file(config.model, config.stage)
+    if isinstance(config, CompareConfig):
+        read = _compared_inputs(config)
+    elif isinstance(config, ExportConfig):
+        read = inputs(config, config.stage)
+    else:
+        read = _report_inputs(config)
     return Fingerprint(
         config=config.cache_fields(config.stage),
-        notebook=notebook_digest(notebook),
+        notebook=notebook_digest(notebook_file(config.model, config.stage)),
         versions=provenance.versions(config),
-        inputs=inputs(config, config.stage)
-        if isinstance(config, ExportConfig)
-        else _report_inputs(config),
+        inputs=read,
     )
 
 
@@ -48,13 +61,29 @@ def _cells_digest(notebook: Path, _: str) -> str:
     return digest([(cell["cell_type"], cell["source"]) for cell in cells])
 
 
+def _compared_inputs(config: CompareConfig) -> dict[str, str]:
+    """Identify the data set and the deployment of each experiment that is compared. A deployment
+    that failed a check counts as none: other machines do not receive it.
+    """
+    from helpers.results.files import read  # that module imports this one
+
+    found = {}
+    for one in (one for one in config.candidates if one.compare):
+        artifact = find_artifact(artifact_folder(one, "deploy"))
+        made = [read(results_folder(one) / f"{stage}.json") for stage in ARTIFACT_STAGES]
+        passed = all(result.state == "done" for result in made if result)
+        deployed = artifact.sha256 if artifact and passed and not artifact.failure else ""
+        found[f"{one.experiment} data set"] = dataset_place(one).name
+        found[f"{one.experiment} deployment"] = deployed or "not deployed"
+    return found
+
+
 def _report_inputs(config: StageConfig) -> dict[str, str]:
     base = results_folder(config)
     results = [path for name in config.experiments for path in sorted((base / name).glob("*.json"))]
     published = ROOT / "params" / "published" / f"{config.model}.csv"
-    return {
-        display_path(path): file_digest(path) for path in (*results, published) if path.exists()
-    }
+    read = (*results, base / "compare.json", published)
+    return {display_path(path): file_digest(path) for path in read if path.exists()}
 
 
 def files_read(stage: str = "report") -> dict[str, str]:
@@ -72,6 +101,9 @@ def files_read(stage: str = "report") -> dict[str, str]:
             companions = getattr(module, "COMPANIONS", ())
             paths |= {str(path), *(str(path.parent / companion) for companion in companions)}
     digests = package_files()
+    folders = [path for path in paths if (ROOT / path).is_dir()]
+    paths = {path for path in paths if path not in folders}
+    paths |= {path for path in digests if any(path.startswith(f"{each}/") for each in folders)}
     chosen = sorted(path for path in paths if stage == "report" or not path.startswith(DRAWING))
     return {path: digests.get(path, "new") for path in chosen}
 

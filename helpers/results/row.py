@@ -110,6 +110,7 @@ class Row(TableRow):
     machine_gflops: float | None = None
     distinct_rows: int | None = None  # different samples that were sent, one after the other
     repeated: bool = False  # whether each request was the same
+    models_ms: dict[str, float] = {}  # of an ensemble: mean time in each model, queue included
     hit_rate: float | None = None  # share of different keys found in the parameter server's cache
     default_share: float | None = None  # share of default vectors
     background_cpu_cores: float | None = None  # CPU cores used by other processes
@@ -131,8 +132,8 @@ class Row(TableRow):
     gflops: float | None = None  # 10^9 operations/s: throughput x operations per sample
     # operations per byte, for the fewest bytes that a sample must move
     intensity: float | None = None
-    roofline_bound: Literal["", "compute", "memory"] = ""  # which of the machine's peaks limits
-    roofline_share: float | None = None  # throughput / throughput at this peak
+    roofline_bound: Literal["", "compute", "memory"] = ""  # the lower of the machine's rates
+    roofline_share: float | None = None  # throughput / throughput at this rate
     # largest resident sets of the server's processes, added up: shared pages count once for each
     server_peak_memory_mb: float | None = None
     gpu_utilisation: float | None = None  # a share from 0 to 1

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from helpers.config import Value
+from helpers.results.comparison import Comparison
 from helpers.results.row import Record, Row, clients_of
 
 if TYPE_CHECKING:
@@ -78,10 +79,7 @@ class ParityCheck(Record):
         head: dict[str, Value] = {"check": self.name, "precision": self.precision}
         head |= {"compared with": self.reference, "samples": self.samples}
         columns = {"output", "max_difference", "mean_difference", "max_bound", "mean_bound"}
-        outcomes = [
-            (difference.model_dump(include=columns), difference.ok)
-            for difference in self.differences
-        ]
+        outcomes = [(each.model_dump(include=columns), each.ok) for each in self.differences]
         return [
             {**head, "result": "passed" if ok else "failed", **values, "reason": self.note}
             for values, ok in outcomes or [({}, True)]
@@ -200,23 +198,17 @@ class Measurement(Record):
     requests: SkipJsonSchema[dict[str, NDArray[np.generic]]] = Field({}, exclude=True, repr=False)
 
     @property
-    def lost_seconds(self) -> float:
-        """Return the time spent waiting for an idle machine and measuring again."""
-        return self.again_seconds + self.waited_seconds
-
-    @property
     def headline(self) -> str:
-        """Return the highest stable or imprecise throughput in concurrency mode, and its load.
-
-        If there is none, return the highest of all, with its quality.
+        """Return the highest stable or imprecise throughput in concurrency mode and its load; if
+        there is none, the highest of all and its quality.
         """
         closed = [row for row in self.rows if (row.throughput or 0) > 0 and not row.rate]
         usable = [row for row in closed if row.quality in ("stable", "imprecise")]
         if not closed:
             return "no throughput was measured"
         best = max(usable or closed, key=lambda row: row.throughput or 0)
-        clients = clients_of(best.concurrency)
-        text = f"{best.throughput:,.1f} samples/s at batch size {best.batch_size}, {clients}"
+        load = f"batch size {best.batch_size}, {clients_of(best.concurrency)}"
+        text = f"{best.throughput:,.1f} samples/s at {load}"
         return text if usable else f"{text} ({best.quality})"
 
     def frame(self) -> "DataFrame":
@@ -248,9 +240,8 @@ class Profile(Record):
     @property
     def caption(self) -> str:
         """Return what was profiled, in one line, or why nothing was."""
-        return (
-            self.reason or f"Profile of one run: {self.batch_size} samples, {self.threads} threads"
-        )
+        load = f"{self.batch_size} samples, {self.threads} threads"
+        return self.reason or f"Profile of one run: {load}"
 
     def rows(self, most: int = 12) -> list[dict[str, Value]]:
         """Return one row for each of the longest operators, for a table, and one for the others."""
@@ -269,7 +260,7 @@ class Profile(Record):
 class Result(Record):
     """The content of `<stage>.json`; a file of a schema version not named here is not read."""
 
-    schema_version: Literal[2, 3] = 3  # 2 has no intervals
+    schema_version: Literal[2, 3, 4, 5] = 5  # 2 has no intervals, 3 no comparisons, 4 no models_ms
     model: str
     experiment: str
     stage: str
@@ -288,3 +279,4 @@ class Result(Record):
     artifact: ArtifactFacts | None = None
     measurement: Measurement | None = None
     profile: Profile | None = None
+    comparisons: tuple[Comparison, ...] = ()  # one per workload, of the stage compare

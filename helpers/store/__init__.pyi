@@ -1,74 +1,39 @@
-from .artifacts import (
-    MANIFEST,
-    Artifact,
-    create_artifact,
-    find_artifact,
-    is_remote,
-    is_unchanged,
-    mark_failed,
-    remove_artifact,
-    verify,
-)
-from .files import link_or_copy, report_write_errors, write_atomic
-from .hashing import content_name, digest, file_digest, fingerprint, known_digest, package_files
-from .home import environment, writable_home
-from .imports import GRAMMARS, block_import
-from .limits import (
-    core_quota,
-    free_memory,
-    physical_cores,
-    require_open_files,
-    usable_cores,
-    usable_memory,
-)
-from .lock import (
-    LOCKED_VARIABLE,
-    clear_leftovers,
-    has_room,
-    locked,
-    require_unlocked,
-    temporary_folder,
-)
-from .paths import OUTPUTS_VARIABLE, ROOT, display_path, from_root, outputs
-
-__all__ = [
-    "GRAMMARS",
-    "LOCKED_VARIABLE",
-    "MANIFEST",
-    "OUTPUTS_VARIABLE",
-    "ROOT",
-    "Artifact",
-    "block_import",
-    "clear_leftovers",
-    "content_name",
-    "core_quota",
-    "create_artifact",
-    "digest",
-    "display_path",
-    "environment",
-    "file_digest",
-    "find_artifact",
-    "fingerprint",
-    "free_memory",
-    "from_root",
-    "has_room",
-    "is_remote",
-    "is_unchanged",
-    "known_digest",
-    "link_or_copy",
-    "locked",
-    "mark_failed",
-    "outputs",
-    "package_files",
-    "physical_cores",
-    "remove_artifact",
-    "report_write_errors",
-    "require_open_files",
-    "require_unlocked",
-    "temporary_folder",
-    "usable_cores",
-    "usable_memory",
-    "verify",
-    "writable_home",
-    "write_atomic",
-]
+from .artifacts import MANIFEST as MANIFEST
+from .artifacts import Artifact as Artifact
+from .artifacts import create_artifact as create_artifact
+from .artifacts import find_artifact as find_artifact
+from .artifacts import is_remote as is_remote
+from .artifacts import is_unchanged as is_unchanged
+from .artifacts import mark_failed as mark_failed
+from .artifacts import remove_artifact as remove_artifact
+from .artifacts import verify as verify
+from .files import link_or_copy as link_or_copy
+from .files import report_write_errors as report_write_errors
+from .files import write_atomic as write_atomic
+from .hashing import content_name as content_name
+from .hashing import digest as digest
+from .hashing import file_digest as file_digest
+from .hashing import fingerprint as fingerprint
+from .hashing import known_digest as known_digest
+from .hashing import package_files as package_files
+from .home import GRAMMARS as GRAMMARS
+from .home import block_import as block_import
+from .home import environment as environment
+from .home import writable_home as writable_home
+from .limits import core_quota as core_quota
+from .limits import free_memory as free_memory
+from .limits import physical_cores as physical_cores
+from .limits import require_open_files as require_open_files
+from .limits import usable_cores as usable_cores
+from .limits import usable_memory as usable_memory
+from .lock import LOCKED_VARIABLE as LOCKED_VARIABLE
+from .lock import clear_leftovers as clear_leftovers
+from .lock import has_room as has_room
+from .lock import locked as locked
+from .lock import require_unlocked as require_unlocked
+from .lock import temporary_folder as temporary_folder
+from .paths import OUTPUTS_VARIABLE as OUTPUTS_VARIABLE
+from .paths import ROOT as ROOT
+from .paths import display_path as display_path
+from .paths import from_root as from_root
+from .paths import outputs as outputs

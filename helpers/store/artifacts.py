@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -75,11 +75,9 @@ def _record(path: Path) -> FileRecord:
     return FileRecord(size=status.st_size, mtime_ns=status.st_mtime_ns, sha256=file_digest(path))
 
 
-def _write_manifest(
-    folder: Path, metadata: Mapping[str, JsonValue], files: Mapping[str, FileRecord]
-) -> None:
-    manifest = Manifest(schema=1, facts=dict(metadata), files=dict(files))
-    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
+def _write_manifest(artifact: Artifact) -> None:
+    manifest = Manifest(schema=1, facts=dict(artifact.facts), files=dict(artifact.files))
+    write_atomic(artifact.folder / MANIFEST, manifest.model_dump_json(indent=1, by_alias=True))
 
 
 def find_artifact(folder: Path) -> Artifact | None:
@@ -93,14 +91,12 @@ def find_artifact(folder: Path) -> Artifact | None:
 
 def is_unchanged(artifact: Artifact) -> bool:
     """Return whether files have the size and time of the manifest, without reading them."""
-    for name, file in artifact.files.items():
-        try:
-            status = (artifact.folder / name).stat()
-        except OSError:
-            return False
-        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
-            return False
-    return True
+    try:
+        found = [(artifact.folder / name).stat() for name in artifact.files]
+    except OSError:
+        return False
+    files = [(file.size, file.mtime_ns) for file in artifact.files.values()]
+    return [(status.st_size, status.st_mtime_ns) for status in found] == files
 
 
 def is_remote(artifact: Artifact) -> bool:
@@ -124,7 +120,7 @@ def verify(artifact: Artifact) -> Artifact:
 
 def mark_failed(artifact: Artifact, reason: str) -> None:
     """Write into the manifest why no stage may use this artifact."""
-    _write_manifest(artifact.folder, {**artifact.facts, "failed": reason}, artifact.files)
+    _write_manifest(replace(artifact, facts={**artifact.facts, "failed": reason}))
 
 
 def remove_artifact(folder: Path) -> None:
@@ -138,9 +134,8 @@ def remove_artifact(folder: Path) -> None:
 def create_artifact(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]:
     """Create an artifact atomically; yield an empty temporary folder and the metadata to fill.
 
-    At the end of the block it hashes every file, writes the manifest and renames the folder to
-    `folder`. An artifact in the outputs folder needs its lock: raises `WorkspaceError` if another
-    run holds it.
+    The block's end hashes every file, writes the manifest and renames the folder to `folder`.
+    Raises `WorkspaceError` if another run holds the outputs folder that the artifact is in.
     """
     metadata: dict[str, JsonValue] = {}
     is_output = folder.is_relative_to(outputs())
@@ -150,9 +145,9 @@ def create_artifact(folder: Path) -> Iterator[tuple[Path, dict[str, JsonValue]]]
         temporary.mkdir()
         try:
             yield temporary, metadata
-            paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+            paths = sorted(filter(Path.is_file, temporary.rglob("*")))
             files = {str(path.relative_to(temporary)): _record(path) for path in paths}
-            _write_manifest(temporary, metadata, files)
+            _write_manifest(Artifact(temporary, files, metadata))
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
         finally:

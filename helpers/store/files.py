@@ -32,10 +32,7 @@ def report_write_errors(path: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a hidden name next to `path` for a file or folder that will be renamed to it.
-
-    Unlike those of `tempfile`, it has the permissions of the user's umask.
-    """
+    """Return a hidden name next to `path`; what has it gets the umask's mode, unlike `tempfile`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 

@@ -33,10 +33,7 @@ def _known(path: Path, *_: int) -> str:
 
 @cache
 def content_name(path: str) -> str:
-    """Return the fingerprint of a user's files, which does not depend on their path.
-
-    If no file exists, return `path`. The cache keeps keys unchanged during a process.
-    """
+    """Return the fingerprint of a user's files, or `path` if there are none; once per process."""
     try:
         return fingerprint(from_root(path))
     except DataError:
@@ -44,30 +41,22 @@ def content_name(path: str) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Hash the names, sizes and times of a user's files, but not their path or content.
-
-    Raises `DataError`.
-    """
+    """Hash names, sizes and times of a user's files, not path or content; raise `DataError`."""
     try:
         if not path.exists():
             raise DataError(f"{display_path(path)}: no such file or folder")
         entries = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = (
-            (str(entry.relative_to(path)), entry.stat()) for entry in entries if entry.is_file()
-        )
-        return digest([(name, status.st_size, status.st_mtime_ns) for name, status in files])
+        files = [(entry.relative_to(path), entry.stat()) for entry in entries if entry.is_file()]
+        return digest([(str(name), each.st_size, each.st_mtime_ns) for name, each in files])
     except OSError as error:
         raise DataError(f"{display_path(path)}: cannot be read: {error}") from None
 
 
 @cache
 def package_files() -> dict[str, str]:
-    """Return the SHA-256 of every source file of this package at the first call in this process.
-
-    `resolve` makes that call, so that a file that is edited while a stage runs keeps its old hash.
-    """
+    """Return the SHA-256 of every source file of this package at the first call in this process."""
     return {
         str(path.relative_to(ROOT)): file_digest(path)
         for path in sorted((ROOT / "helpers").rglob("*"))
-        if path.suffix in (".py", ".j2", ".css", ".js", ".yaml")
+        if path.suffix in (".py", ".j2", ".css", ".js", ".yaml", ".json", ".txt", ".model")
     }

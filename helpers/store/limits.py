@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
 
+import psutil
+
 from helpers.errors import WorkspaceError
 
 OPEN_FILES, FEWEST_FILES = 1024, 256  # a usual limit, and the files that a run needs
@@ -49,24 +51,17 @@ def physical_cores() -> int:
 
 def usable_memory() -> int:
     """Return the bytes of memory that this process may use, together with others in its cgroup."""
-    import psutil
-
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits())])
 
 
 def free_memory() -> int:
     """Return the bytes of memory that are free for this process."""
-    import psutil
-
     free = [max(0, limit - used) for limit, used in _memory_limits()]
     return min([psutil.virtual_memory().available, *free])
 
 
 def require_open_files() -> None:
-    """Set the soft limit of open files to the usual one, within the hard limit.
-
-    Raises `WorkspaceError` if the hard limit is too low.
-    """
+    """Raise the limit of open files to the usual one, or `WorkspaceError` if that is impossible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # negative: unlimited
     limit = min(OPEN_FILES, hard) if hard >= 0 else OPEN_FILES
     if 0 <= soft < limit:

@@ -38,15 +38,13 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK, timeout=MOMENT_SECONDS, is_singleton=True)
         try:
-            lock.acquire()
+            held = lock.acquire()
         except Timeout:
             raise WorkspaceError(
                 f"{display_path(folder)} is in use by another run. Wait, or use another --outputs."
             ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def require_unlocked(folder: Path) -> None:
@@ -58,11 +56,10 @@ def require_unlocked(folder: Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a temporary folder for the block.
+    """Create a temporary folder for the block; its lock shows `clear_leftovers` that it is in use.
 
-    Its path is short, as a socket's path is limited. It has no character that a shell interprets,
-    as Triton starts programs by a shell. Its lock shows `clear_leftovers` that it is in use. Raises
-    `WorkspaceError` if no folder can have one, or if its disk is full when the block fails.
+    Its path suits a socket, and the shell by which Triton starts programs. Raises `WorkspaceError`
+    if no folder can have one, or if its disk is full when the block fails.
     """
     for base in _temporary_places():
         is_fit = PLAIN.fullmatch(base) and len(base) < LONGEST
@@ -97,8 +94,7 @@ def _temporary_places() -> list[str]:
 def clear_leftovers(outputs: Path) -> None:
     """Remove the temporary folders of killed processes, and rename old folders of artifacts.
 
-    The caller holds `outputs`, and so no other process creates artifacts in it. Folders in TMPDIR
-    may belong to a run on another outputs folder, which then holds a lock in each.
+    The caller holds `outputs`. A run on another outputs folder holds a lock in each of its folders.
     """
     for path in outputs.glob("*/artefacts"):
         if not path.with_name("artifacts").exists():

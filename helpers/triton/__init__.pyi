@@ -1,35 +1,22 @@
-from .binaries import libraries, perf_analyzer
-from .client import show_client
-from .config_reference import show_configuration
-from .conversion import conversion_plan, convert
-from .native import backend_of
-from .process import SETTINGS, apply_settings, exit_reason, last_lines, supervised
-from .repository import deploy, read_configuration, write_repository
-from .server import Server
-from .serving import count_requests, docker_command, predictor, serve
-from .supervisor import before_exec, remove_shared_memory
-
-__all__ = [
-    "SETTINGS",
-    "Server",
-    "apply_settings",
-    "backend_of",
-    "before_exec",
-    "conversion_plan",
-    "convert",
-    "count_requests",
-    "deploy",
-    "docker_command",
-    "exit_reason",
-    "last_lines",
-    "libraries",
-    "perf_analyzer",
-    "predictor",
-    "read_configuration",
-    "remove_shared_memory",
-    "serve",
-    "show_client",
-    "show_configuration",
-    "supervised",
-    "write_repository",
-]
+from .binaries import libraries as libraries
+from .binaries import perf_analyzer as perf_analyzer
+from .client import show_client as show_client
+from .config_reference import show_configuration as show_configuration
+from .conversion import conversion_plan as conversion_plan
+from .conversion import convert as convert
+from .native import backend_of as backend_of
+from .process import SETTINGS as SETTINGS
+from .process import apply_settings as apply_settings
+from .process import exit_reason as exit_reason
+from .process import last_lines as last_lines
+from .process import supervised as supervised
+from .repository import deploy as deploy
+from .repository import read_configuration as read_configuration
+from .repository import write_repository as write_repository
+from .server import Server as Server
+from .serving import count_requests as count_requests
+from .serving import docker_command as docker_command
+from .serving import predictor as predictor
+from .serving import serve as serve
+from .supervisor import before_exec as before_exec
+from .supervisor import remove_shared_memory as remove_shared_memory

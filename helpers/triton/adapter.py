@@ -88,19 +88,16 @@ class TritonPythonModel:
         return answered
 
     def answer(self, requests):
-        """Respond to every request. If a batch fails, its requests run again one by one, so that
-        only the bad ones fail.
-        """
-        if len(requests) > 1 and not self.joins:
-            return [self.answer([request])[0] for request in requests]
-        try:
-            return self.run_batch(requests)
-        except Exception as error:
-            if len(requests) > 1:
-                return [self.answer([request])[0] for request in requests]
-            # never one error for several responses: Triton frees it once for each, and crashes
-            failure = pb.TritonError(f"{type(error).__name__}: {error}")
-            return [pb.InferenceResponse(error=failure)]
+        """Respond to every request; those of a failed batch run again one by one."""
+        if len(requests) == 1 or self.joins:
+            try:
+                return self.run_batch(requests)
+            except Exception as error:
+                # never one error for several responses: Triton frees it once for each, and crashes
+                if len(requests) == 1:
+                    failure = pb.TritonError(f"{type(error).__name__}: {error}")
+                    return [pb.InferenceResponse(error=failure)]
+        return [self.answer([request])[0] for request in requests]
 
     def run_batch(self, requests):
         arrays = [

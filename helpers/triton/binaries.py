@@ -49,11 +49,8 @@ def perf_analyzer() -> Path:
 def versions() -> dict[str, str]:
     """Return the versions of the binaries' distributions; none if they are not installed."""
     installed = {dist.name: dist.version for dist in distributions(path=[f"{sys.prefix}/triton"])}
-    return {
-        name: installed[wheel]
-        for name, wheel in (("nvidia-pytriton",) * 2, ("perf_analyzer", "tritonclient"))
-        if wheel in installed
-    }
+    names = {"nvidia-pytriton": "nvidia-pytriton", "tritonclient": "perf_analyzer"}
+    return {name: installed[wheel] for wheel, name in names.items() if wheel in installed}
 
 
 def require(name: str) -> Path:
@@ -65,13 +62,9 @@ def require(name: str) -> Path:
 
 
 def python_library() -> Path:
-    """Return the shared library of this interpreter, which a stub needs: its own, or the system's.
-
-    Raises `ServerError` if there is none.
-    """
+    """Return this interpreter's shared library, which a stub needs; raise `ServerError` without."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
     for folder in (str(sysconfig.get_config_var("LIBDIR")), *SYSTEM_LIBRARIES):
         if (library := Path(folder, f"{name}.so.1.0")).exists():
             return library
-    missing = f"{name}.so.1.0. Install the package {name}."
-    raise ServerError(f"Triton's Python backend needs {missing}")
+    raise ServerError(f"Triton's Python backend needs {name}.so.1.0. Install the package {name}.")

@@ -49,32 +49,22 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=example.reading))
 
 
-def _printed(repository: Artifact, server: Server) -> str:
-    """Run the client in this process, since another one would take a second to start, and return
-    what it prints.
-    """
-    text = (repository.folder / CLIENT).read_text().replace(ADDRESS, server.url)
-    printed = io.StringIO()
-    with chdir(repository.folder), redirect_stdout(printed):
-        exec(compile(text, CLIENT, "exec"), {"__name__": "__main__"})
-    return printed.getvalue()
-
-
 def show_client(config: DeployConfig, repository: Artifact, server: Server) -> None:
-    """Run the client, and display what it printed and, folded, the program and how to serve a copy
-    of the repository.
-    """
+    """Run the client; display its output and, folded, the program and how to serve a copy."""
     from IPython.display import Markdown, display
 
+    program, printed = (repository.folder / CLIENT).read_text(), io.StringIO()
+    code = compile(program.replace(ADDRESS, server.url), CLIENT, "exec")
+    # in this process, since another one would take a second to start
+    with chdir(repository.folder), redirect_stdout(printed):
+        exec(code, {"__name__": "__main__"})
     summary = f"<code>{CLIENT}</code>, in the folder of <code>{SAMPLE}</code>"
     elsewhere = "The command that serves a copy of the repository on another machine"
-    program = (repository.folder / CLIENT).read_text()
-    printed = _block("text", _printed(repository, server))
+    folded = "<details><summary>{}</summary>\n\n{}\n\n</details>"
     for text in (
-        f"Its output:\n\n{printed}",
-        f"<details><summary>{summary}</summary>\n\n{_block('python', program)}\n\n</details>",
-        f"<details><summary>{elsewhere}</summary>\n\n"
-        f"{_block('bash', docker_command(config))}\n\n</details>",
+        f"Its output:\n\n{_block('text', printed.getvalue())}",
+        folded.format(summary, _block("python", program)),
+        folded.format(elsewhere, _block("bash", docker_command(config))),
     ):
         display(Markdown(text))  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,4 @@
-"""The meaning and the value of each field of a model's `config.pbtxt`.
-
-The sentences on the meanings are in `config_fields.yaml`.
-"""
+"""Each field of a model's `config.pbtxt`, its value, and its meaning from `config_fields.yaml`."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,14 +86,10 @@ def _batcher(message: "ModelConfig") -> Iterator[Line]:
 
 
 def _optimization(message: "ModelConfig") -> Iterator[Line]:
-    accelerators = message.optimization.execution_accelerators
-    for accelerator in (
-        *accelerators.gpu_execution_accelerator,
-        *accelerators.cpu_execution_accelerator,
-    ):
-        values = ", ".join(
-            f"{key}={value}" for key, value in sorted(accelerator.parameters.items())
-        )
+    used = message.optimization.execution_accelerators
+    for accelerator in (*used.gpu_execution_accelerator, *used.cpu_execution_accelerator):
+        parameters = sorted(accelerator.parameters.items())
+        values = ", ".join(f"{key}={value}" for key, value in parameters)
         value = f"{accelerator.name} ({values})" if values else accelerator.name
         yield "execution_accelerators", value, meaning(accelerator.name, "accelerators")
     if message.optimization.cuda.graphs:
@@ -112,9 +105,9 @@ def show_configuration(repository: Artifact) -> None:
     from IPython.display import display
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-    model = str(repository.facts.get("model"))
-    paths = sorted(repository.folder.glob(f"*/{CONFIGURATION}"))
-    for path in sorted(paths, key=lambda path: path.parent.name != model):
+    model = repository.facts.get("model")
+    paths = repository.folder.glob(f"*/{CONFIGURATION}")
+    for path in sorted(paths, key=lambda path: (path.parent.name != model, path)):
         message = text_format.Parse(path.read_text(), ModelConfig())
         shown = configuration_table(message, path)
         if path.parent.name == model:
@@ -125,10 +118,8 @@ def show_configuration(repository: Artifact) -> None:
 def configuration_table(message: "ModelConfig", path: Path) -> Table:
     """Return a configuration as a table, and its file folded below."""
     location = f"{path.parent.name}/{path.name}"
-    rows = [
-        {"field": field, "value": value, "why": why}
-        for field, value, why in describe_config(message)
-    ]
+    columns = ("field", "value", "why")
+    rows = [dict(zip(columns, line, strict=True)) for line in describe_config(message)]
     shown = table(rows, f"Fields of {location}")
     file = f"<details><summary>{escape(location)}</summary><pre>{escape(path.read_text())}</pre>"
     return Table(f"{shown.html}{file}</details>", shown.caption)

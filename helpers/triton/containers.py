@@ -28,6 +28,10 @@ HOST_OUTPUTS_VARIABLE = "TRITON_NOTEBOOKS_HOST_OUTPUTS"  # set by docker/compose
 ANSWER_SECONDS = 60
 CONNECT_SECONDS = 1.0
 CLIENT_SECONDS = 5.0
+# NVIDIA's limits of pinned memory: an engine that may not raise limits refuses them
+LIMITS = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
+# the container gets this process's value of the variable, if it is set
+GPU_OPTIONS = (*LIMITS, "--gpus=all", "--env=CUDA_VISIBLE_DEVICES")
 
 
 class Mount(NamedTuple):
@@ -98,10 +102,9 @@ def docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
             timeout=ANSWER_SECONDS,
         )
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
         raise ServerError(
-            f"The docker command does not start ({why}). Install Docker Engine, or set "
-            "server.kind to embedded."
+            f"The docker command does not start ({str(error.strerror).lower()}). Install Docker "
+            "Engine, or set server.kind to embedded."
         ) from None
     except subprocess.TimeoutExpired:
         raise ServerError(
@@ -175,7 +178,7 @@ def run(
         # the host's user: owns what the container writes, and the memory that it shares
         *(f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"),
         *(f"--env={name}={value}" for name, value in process.SETTINGS.items()),
-        *(_gpu_options() if config.device == "gpu" else ()),
+        *(GPU_OPTIONS if config.device == "gpu" else ()),
         *(*options, *(mount.option() for mount in mounts), chosen, *command),
     ]
     try:
@@ -189,21 +192,12 @@ def run(
             docker("rm", "--force", name)
 
 
-def _gpu_options() -> tuple[str, ...]:
-    """Return options for GPUs and for NVIDIA's limits of pinned memory. An engine that may
-    not raise limits refuses them: without a GPU nothing needs them.
-    """
-    limits = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
-    # the container gets this process's value of the variable, if it is set
-    return (*limits, "--gpus=all", "--env=CUDA_VISIBLE_DEVICES")
-
-
 def publishing(port: int) -> tuple[int, ...]:
     """Return the first processes of containers that publish `port`; none without an engine."""
     with suppress(ServerError):
-        ids = docker("ps", "--quiet", f"--filter=publish={port}").stdout.split()
-        answer = docker("inspect", "--format={{.State.Pid}}", *ids) if ids else None
-        return tuple(map(int, answer.stdout.split())) if answer else ()
+        if ids := docker("ps", "--quiet", f"--filter=publish={port}").stdout.split():
+            answer = docker("inspect", "--format={{.State.Pid}}", *ids)
+            return tuple(map(int, answer.stdout.split()))
     return ()
 
 

@@ -1,6 +1,4 @@
-"""The convert stage: its settings, and the conversion in this process, or in a container for a file
-that fits one release only.
-"""
+"""The convert stage: its settings, and the conversion in this process or in a container."""
 
 from pathlib import Path
 
@@ -15,22 +13,15 @@ def conversion_plan(config: ConvertConfig) -> list[dict[str, str]]:
     with its value and the reason. It needs no file, and no GPU.
     """
     source, target = (formats.get(name) for name in (config.export_format, config.format))
-    release, taken = config.server.release, inference.is_as_exported(config)
-    rows = [
-        Setting(
-            "from", f"{source.DISPLAY_NAMES[1]}, {config.export_precision}", "The exported file."
-        ),
-        Setting(
-            "to",
-            f"{target.DISPLAY_NAMES[1]}, {config.precision}",
-            "Same format and precision as the export, so the file is used as it is."
-            if taken
-            else f"The format that {target.DISPLAY_NAMES[0]} runs.",
-        ),
-    ]
+    exported = f"{source.DISPLAY_NAMES[1]}, {config.export_precision}"
+    why = f"The format that {target.DISPLAY_NAMES[0]} runs."
+    if inference.is_as_exported(config):
+        why = "Same format and precision as the export, so the file is used as it is."
+    converted = Setting("to", f"{target.DISPLAY_NAMES[1]}, {config.precision}", why)
+    rows = [Setting("from", exported, "The exported file."), converted]
     if target.IMAGE and config.server.is_native:
         why = "Only the release that builds it can load it."
-        rows.append(Setting("built in", target.IMAGE.format(release=release), why))
+        rows.append(Setting("built in", target.IMAGE.format(release=config.server.release), why))
     rows += [*inference.asked(config), *_accelerator(config)]
     return [setting._asdict() for setting in rows]
 
@@ -39,10 +30,7 @@ def _accelerator(config: ConvertConfig) -> list[Setting]:
     """Return what the server's own backend does with the file when it loads it."""
     if config.accelerator == "none":
         return []
-    from helpers.triton import (  # a change of them concerns these experiments
-        config_reference,
-        native,
-    )
+    from helpers.triton import config_reference, native  # only these experiments depend on them
 
     _, name = native.ACCELERATORS[config.accelerator]
     parameters = native.accelerator_parameters(config)

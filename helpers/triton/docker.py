@@ -63,19 +63,13 @@ def options(config: DeployConfig) -> list[str]:
     shares = isinstance(config, OfflineConfig) and config.shared_memory != "none"
     # perf_analyzer makes regions in this host's /dev/shm, where Triton must find them. Otherwise
     # Docker's default of 64 MB is too small for the Python backend.
-    memory = "--ipc=host" if shares else "--shm-size=1g"
-    return [memory, *(f"--env={name}={value}" for name, value in environment(config).items())]
-
-
-def environment(config: DeployConfig) -> dict[str, str]:
-    """Return the variables that a server on a GPU needs for the experiment's precision."""
-    if config.device != "gpu":
-        return {}
-    variables = {"NVIDIA_TF32_OVERRIDE": "0"} if config.precision == "fp32" else {}  # fp32 is fp32
-    is_fp16 = native.tensorrt_precision(config) == "fp16"
-    if config.accelerator == "trt" and is_fp16 and not native.has_accelerator_parameters(config):
-        variables["ORT_TENSORRT_FP16_ENABLE"] = "1"
-    return variables
+    flags = ["--ipc=host" if shares else "--shm-size=1g"]
+    if config.device == "gpu" and config.precision == "fp32":
+        flags.append("--env=NVIDIA_TF32_OVERRIDE=0")  # fp32 is fp32
+    is_fp16 = config.accelerator == "trt" and native.tensorrt_precision(config) == "fp16"
+    if is_fp16 and not native.has_accelerator_parameters(config):
+        flags.append("--env=ORT_TENSORRT_FP16_ENABLE=1")
+    return flags
 
 
 def mounts(repository: Path, scenario: str) -> list[Mount]:
@@ -131,16 +125,13 @@ def serve(
             server.wait_until_ready(READY_SECONDS, pause_seconds=0.5)
         except ServerError as error:
             raise explained(error, log, config) from error
-        server = replace(server, processes=container.process())
         if not port and (host := container.address(8000)):
             server = replace(server, address=f"{host}:8000", metrics_address=f"{host}:8002")
-        yield server
+        yield replace(server, processes=container.process())
 
 
 def _engine_cache(config: DeployConfig) -> list[Mount]:
-    """Mount a folder in which the engines of ONNX Runtime's TensorRT outlive the container, one for
-    each GPU (the target's), release and file.
-    """
+    """Mount a folder that keeps engines of ONNX Runtime's TensorRT, by target, release and file."""
     path = native.engine_cache(config)
     converted = find_artifact(artifact_folder(config, "convert"))
     if not path or not converted:
@@ -153,9 +144,7 @@ def _engine_cache(config: DeployConfig) -> list[Mount]:
 
 def run_in_image(config: StageConfig, image: str, folder: Path, command: Sequence[str]) -> None:
     """Run `command` to its end in a container of `image`. Its arguments are names of files in
-    `folder`, where it may write.
-
-    Raises `ServerError` with the last lines if it fails.
+    `folder`, where it may write. Raises `ServerError` with the last lines if it fails.
     """
     server = config.server.model_copy(update={"image": image})
     config = config.model_copy(update={"server": server})

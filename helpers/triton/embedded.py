@@ -73,18 +73,16 @@ def serve(
         # before the libpython of another build that the wheel has for its stub of Python 3.13
         loaded = ":".join(filter(None, (str(python_library()), os.environ.get("LD_PRELOAD"))))
         env = {**os.environ, "PATH": path, "LD_PRELOAD": loaded, **process.SETTINGS}
-        shm_patterns, at_once = [f"{regions}*"], not graceful_shutdown
+        at_once = not graceful_shutdown
         with process.supervised(
-            command, log=output, env=env, shm_patterns=shm_patterns, at_once=at_once
+            command, log=output, env=env, shm_patterns=[f"{regions}*"], at_once=at_once
         ) as started:
+            end, processes = partial(process.end_of, started), (started.pid,)
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
-            end = partial(process.end_of, started)
-            server = Server(*urls, log, end, processes=(started.pid,))
+            server = Server(*urls, log, end, processes=processes)
             has_dead_stubs = partial(_has_dead_stubs, started.pid)
             ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
-            if (
-                graceful_shutdown
-            ):  # the server must open its databases first, as one process locks them
+            if graceful_shutdown:  # it opens its databases first, as one process locks them
                 ready()
             yield replace(server, ready=ready)
             ready()  # if the block sent no request
@@ -95,8 +93,7 @@ def _has_dead_stubs(supervisor: int) -> bool:
     detect it. It then waits for the stub forever, and never reads its exit code.
     """
     with suppress(psutil.Error):  # one of them ended meanwhile
-        stubs = [
-            stub for server in psutil.Process(supervisor).children() for stub in server.children()
-        ]
+        servers = psutil.Process(supervisor).children()
+        stubs = [stub for server in servers for stub in server.children()]
         return any(stub.status() == psutil.STATUS_ZOMBIE for stub in stubs)
     return False

@@ -63,9 +63,7 @@ BACKENDS = {
 
 
 def backend_of(message: "ModelConfig") -> str:
-    """Return the backend that runs a model; an older configuration has a platform instead, such as
-    tensorrt_plan.
-    """
+    """Return the backend that runs a model; an older configuration has a platform instead."""
     return str(message.backend or message.platform.partition("_")[0])
 
 

@@ -1,8 +1,7 @@
 """The no-op model of an experiment: the tensors of the deployed model, and no computation.
 
 Served by the same server through the same adapter, it shows the serving overhead of Triton, the
-transport and the adapter for these tensors. It has its own repository, which is served next to the
-deployed one.
+transport and the adapter for these tensors. Its own repository is served next to the deployed one.
 """
 
 import json
@@ -22,8 +21,6 @@ from helpers.triton import noop_runtime
 def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) -> str:
     """Write the no-op model of `model`, which the repository `deployed` serves offline, into the
     empty `folder`; return its name. `graph` is the last part of the model.
-
-    It has the model's inputs, outputs and largest batch, one instance and no batcher.
     """
     text = (deployed / model / "configs/offline.pbtxt").read_text()
     real = text_format.Parse(text, pb.ModelConfig())
@@ -39,10 +36,9 @@ def write(folder: Path, deployed: Path, model: str, graph: Part, device: str) ->
         input=real.input,
         output=real.output,
         instance_group=[pb.ModelInstanceGroup(count=1, kind=kind)],
-        parameters={
-            key: pb.ModelParameter(string_value=value) for key, value in parameters.items()
-        },
     )
+    for key, value in parameters.items():
+        message.parameters[key].string_value = value
     flat = {input_name: graph.flat.get(tensor.name) for input_name, tensor in graph.inputs.items()}
     sizes = {spec.name: flat.get(spec.name) or prod(spec.dims) for spec in real.input}
     counted = next(input_name for input_name in sizes if flat.get(input_name) or not graph.flat)

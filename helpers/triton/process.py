@@ -80,17 +80,9 @@ def supervised(
     command is killed without a grace period.
     """
     options = [supervisor.AT_ONCE] if at_once else []
+    program = [sys.executable, "-I", "-S", supervisor.__file__, *options, *shm_patterns]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            str(Path(supervisor.__file__)),
-            *options,
-            *shm_patterns,
-            "--",
-            *command,
-        ],
+        [*program, "--", *command],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -14,7 +14,7 @@ from helpers.store import from_root, link_or_copy, report_write_errors
 from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
-METRICS_DISTANCE = 2  # Triton's own ports are 8000 for HTTP and 8002 for metrics
+METRICS_OFFSET = 2  # Triton's own ports are 8000 for HTTP and 8002 for metrics
 ENDPOINTS = {  # by field of `server`
     "url": "HTTP endpoint, such as 127.0.0.1:8000",
     "metrics_url": "metrics, such as 127.0.0.1:8002",
@@ -42,14 +42,12 @@ def address(url: str, field: str = "url") -> tuple[str, int]:
 
 
 def connect(url: str, log: Path, metrics_url: str = "") -> Server:
-    """Return the server at `url`, with metrics at `metrics_url` or `METRICS_DISTANCE` ports above.
+    """Return the server at `url`, with metrics at `metrics_url` or `METRICS_OFFSET` ports above.
 
     Raises `ServerError` if no server responds, after a short time if its host does not respond.
     """
     host, port = address(url)
-    metrics = (
-        address(metrics_url, "metrics_url") if metrics_url else (host, port + METRICS_DISTANCE)
-    )
+    metrics = address(metrics_url, "metrics_url") if metrics_url else (host, port + METRICS_OFFSET)
     here = host in HERE
     processes = _listeners(port) if here else ()
     server = Server(_url(host, port), _url(*metrics), log, is_local=here, processes=processes)

@@ -25,15 +25,7 @@ from tritonclient.utils import np_to_triton_dtype
 from helpers import formats, models
 from helpers.config import DeployConfig, artifact_folder
 from helpers.errors import CheckpointError, ServerError
-from helpers.inference import (
-    Component,
-    chain,
-    ensemble,
-    prepare,
-    require,
-    served_dtype,
-    threads,
-)
+from helpers.inference import Component, chain, ensemble, prepare, require, served_dtype, threads
 from helpers.models import Part, Tensor
 from helpers.store import Artifact, create_artifact, from_root
 from helpers.triton import native
@@ -63,9 +55,7 @@ def deploy(config: DeployConfig) -> Artifact:
 
 
 def copy_existing(folder: Path, config: DeployConfig) -> None:
-    """Copy a model of a Triton repository into the empty `folder`, and change only its name. Both
-    scenarios have its configuration.
-    """
+    """Copy a Triton repository's model, renamed, into the empty `folder`, for both scenarios."""
     source, target = from_root(config.checkpoint), folder / config.model
     message = read_configuration(source)
     message.name = config.model
@@ -77,10 +67,7 @@ def copy_existing(folder: Path, config: DeployConfig) -> None:
 
 
 def read_configuration(folder: Path) -> pb.ModelConfig:
-    """Read the configuration of the model in `folder` as Triton's own message.
-
-    Raises CheckpointError if there is none, or it is damaged.
-    """
+    """Read the model configuration in `folder`; raise CheckpointError without a valid one."""
     path = folder / CONFIGURATION
     try:
         return text_format.Parse(path.read_text(), pb.ModelConfig())
@@ -102,10 +89,10 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
     modules: list[str] = []
     in_python = [model for model in served if model is not graph or not config.server.is_native]
     for component in served:
-        messages = [
+        offline, online = (
             model_config(config, scenario, component, component is graph) for scenario in SCENARIOS
-        ]
-        version = _write_configs(folder / component.part.name, *messages)
+        )
+        version = _write_configs(folder / component.part.name, offline, online)
         members = components if is_fused else (component,)
         others = {other.file for other in components if other not in members}
         names = [name for name in artifact.files if Path(name).parts[0] not in others]
@@ -119,20 +106,19 @@ def write_repository(folder: Path, config: DeployConfig, artifact: Artifact) -> 
         if composition and components[0] in members:
             modules += composition.configure(config, version / components[0].file)
         if component.is_store:
-            messages[1].parameters["exact"].string_value = "yes"
+            online.parameters["exact"].string_value = "yes"
             path = version.parent / f"configs/{EXACT}.pbtxt"
-            path.write_text(text_format.MessageToString(messages[1]))
+            path.write_text(text_format.MessageToString(online))
     if len(served) > 1:
         message = ensemble_config(config, [component.part for component in components])
         _write_configs(folder / config.model, message, message)
     modules += [module for model in in_python for module in ("numpy", *model.modules)]
     if graph in in_python and config.device == "gpu":
         modules.append("torch")  # the adapter's, for tensors on the GPU
-    distributions = dict.fromkeys(map(formats.distribution, modules))
-    versions = {name: formats.installed_version(name) for name in distributions}
-    # without local labels, such as +cpu
-    public = {name: (number or "").partition("+")[0] for name, number in versions.items()}
-    lines = [f"{name}=={pin}\n" if pin else f"{name}\n" for name, pin in public.items()]
+    lines = []
+    for name in dict.fromkeys(map(formats.distribution, modules)):
+        pin = (formats.installed_version(name) or "").partition("+")[0]  # without a label as +cpu
+        lines.append(f"{name}=={pin}\n" if pin else f"{name}\n")
     (folder / "requirements.txt").write_text("".join(lines))
 
 

@@ -28,7 +28,6 @@ from helpers.triton.process import last_lines, plain
 EXACT = "exact"  # another configuration of a store: every lookup waits for its vectors
 TIMEOUT_SECONDS = 600.0
 CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-USUAL_CLIENT_PORTS = 32_768  # the first of them where that cannot be read
 PORTS_FROM = 10_000  # below are those of well-known services
 TRIES = 1_000
 STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start, if it does
@@ -50,19 +49,13 @@ def _answers(url: str) -> bool:
         return False
 
 
-class Count(TypedDict):
-    """The number of events, and their total time in nanoseconds."""
-
-    count: int
-    ns: int
-
-
 class Statistics(TypedDict):
     """The part of Triton's cumulative statistics of a model that this package uses."""
 
     inference_count: int  # samples
     execution_count: int  # runs of the model
-    inference_stats: dict[str, Count]  # of requests: success, fail, queue, compute_infer ...
+    # of requests, in "success", "fail", "queue", "compute_infer" ...: "count" and time in "ns"
+    inference_stats: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -283,7 +276,6 @@ def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
 def reserved_ports(*requested: int) -> Iterator[list[int]]:
     """Yield different ports of 127.0.0.1 without a listener: those `requested`, any one for a 0. No
     other process can draw them during the block, and a server can listen on them.
-
     Raises `ServerError` if one is in use, or if this machine has no 127.0.0.1.
     """
     with socket() as probe:
@@ -313,10 +305,7 @@ def _bind(bound: ExitStack, port: int, is_requested: bool) -> int:
 
 def _bind_any(bound: ExitStack) -> int:
     """Bind a port below those that the system assigns to clients' connections."""
-    try:
-        clients = int(CLIENT_PORTS.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        clients = USUAL_CLIENT_PORTS
+    clients = int(CLIENT_PORTS.read_text().split()[0]) if CLIENT_PORTS.exists() else 32_768
     for _ in range(TRIES):
         with suppress(ServerError):
             return _bind(bound, randrange(min(PORTS_FROM, clients - 1), clients), False)

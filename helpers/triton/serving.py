@@ -76,29 +76,27 @@ def _require_same_release(config: DeployConfig, repository: Artifact) -> None:
 
 @contextmanager
 def count_requests(config: DeployConfig, server: Server) -> Iterator[list[dict[str, object]]]:
-    """Yield a list that gets a row per model at the end of the block, with Triton's counts of
-    requests, samples and executions (`/v2/models/NAME/stats`). Samples / executions is the average
-    batch size.
+    """Yield a list that gets a row per model at the end of the block: Triton's counts of requests,
+    samples and executions (`/v2/models/NAME/stats`), and samples / executions.
     """
+
+    def counts(name: str) -> dict[str, int]:
+        stats = server.statistics(name)
+        return {
+            "requests": stats["inference_stats"]["success"]["count"],
+            "samples": stats["inference_count"],
+            "executions": stats["execution_count"],
+        }
+
     names = [component.part.name for component in ensemble.served(config)]
-    before = [server.statistics(name) for name in names]
+    before = {name: counts(name) for name in names}
     rows: list[dict[str, object]] = []
     yield rows
     time.sleep(COUNTED_SECONDS)
-    for name, first in zip(names, before, strict=True):
-        last = server.statistics(name)
-        samples = int(last["inference_count"]) - int(first["inference_count"])
-        executions = int(last["execution_count"]) - int(first["execution_count"])
-        requests = (int(stats["inference_stats"]["success"]["count"]) for stats in (last, first))
-        rows.append(
-            {
-                "model": name,
-                "requests": next(requests) - next(requests),
-                "samples": samples,
-                "executions": executions,
-                "average_batch_size": samples / (executions or 1),
-            }
-        )
+    for name, first in before.items():
+        new = {key: count - first[key] for key, count in counts(name).items()}
+        average = new["samples"] / (new["executions"] or 1)
+        rows.append({"model": name, **new, "average_batch_size": average})
 
 
 def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays]:

@@ -16,12 +16,13 @@ starts in 30 ms and needs no site-packages.
 
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -57,6 +58,13 @@ def processes_in_session(session: int) -> list[int]:
     return processes
 
 
+def memory_maps() -> Iterator[tuple[Path, str]]:
+    """Yield the folder in /proc and the memory maps of each process that this user may read."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield entry, read(entry / "maps")
+
+
 def shared_memory_users(servers: bool) -> dict[str, set[int]]:
     """Map each path under /dev/shm that is in use to the processes that use it.
 
@@ -64,13 +72,11 @@ def shared_memory_users(servers: bool) -> dict[str, set[int]]:
     end.
     """
     users: dict[str, set[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
+    for entry, maps in memory_maps():
         with suppress(OSError):
             if servers or read(entry / "comm").strip() != "tritonserver":
-                for line in read(entry / "maps").splitlines():
-                    if "/dev/shm/" in line:
-                        path = line[line.index("/dev/shm/") :]
-                        users.setdefault(path, set()).add(int(entry.name))
+                for path in re.findall("/dev/shm/.*", maps):
+                    users.setdefault(path, set()).add(int(entry.name))
     return users
 
 
@@ -101,15 +107,6 @@ def kill_session(session: int, seconds: float = GRACE_SECONDS) -> None:
         time.sleep(0.01)  # until it has gone, its shared memory counts as used
 
 
-def is_python_backend_running() -> bool:
-    """Return whether a process has Triton's Python backend loaded."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if PYTHON_BACKEND in read(entry / "maps"):
-                return True
-    return False
-
-
 def remove_environments() -> None:
     """Remove this user's empty folders for archives of Python environments, unless a server lives.
 
@@ -118,7 +115,7 @@ def remove_environments() -> None:
     all. They are listed first, since a server may start meanwhile.
     """
     folders = list(Path("/tmp").glob(ENVIRONMENTS))
-    if folders and not is_python_backend_running():
+    if folders and not any(PYTHON_BACKEND in maps for _, maps in memory_maps()):
         for folder in folders:
             with suppress(OSError):
                 if folder.stat().st_uid == os.getuid():

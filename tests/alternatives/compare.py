@@ -24,7 +24,7 @@ import sysconfig
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -34,14 +34,13 @@ from statistics import median
 
 import numpy as np
 import tritonclient.http as triton_http
-from numpy.typing import NDArray
 
 from helpers import models
-from helpers.config import DeployConfig, configure, read_file
+from helpers.config import configure, read_file
 from helpers.inference import open_dataset, requests, require, threads
 from helpers.measure.checks import difference
-from helpers.measure.statistics import Interval, geometric_mean, log_interval
-from helpers.store import OUTPUTS_VARIABLE, Artifact, temporary_folder
+from helpers.measure.statistics import geometric_mean, log_interval
+from helpers.store import OUTPUTS_VARIABLE, temporary_folder
 from helpers.triton import SETTINGS, last_lines, serve, supervised
 from tests.conftest import free_ports
 
@@ -53,9 +52,6 @@ WANTED = {  # what the other servers' environments install
 }
 READY_SECONDS = 120.0
 NO_SERVER = "ONNX Runtime, no server"
-
-Floats = NDArray[np.float32]
-Encode = Callable[[Floats], tuple[bytes, dict[str, str]]]  # a request's body and headers
 
 
 class Refused(Exception):
@@ -77,13 +73,13 @@ class Candidate:
 
     name: str
     port: int
-    encode: Encode
+    encode: Callable  # gives a request's body and headers for a sample
 
 
-def binary(tensors: Tensors) -> Encode:
+def binary(tensors):
     """Encode a sample as the protocol's extension for binary tensors does, for both directions."""
 
-    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+    def encode(sample):
         given = triton_http.InferInput(tensors.input, sample.shape, "FP32")
         given.set_data_from_numpy(sample)
         wanted = triton_http.InferRequestedOutput(tensors.output)
@@ -94,10 +90,10 @@ def binary(tensors: Tensors) -> Encode:
     return encode
 
 
-def numbers(tensors: Tensors) -> Encode:
+def numbers(tensors):
     """Encode a sample as the protocol's JSON."""
 
-    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+    def encode(sample):
         given = {"name": tensors.input, "shape": sample.shape, "datatype": "FP32"}
         body = json.dumps({"inputs": [{**given, "data": sample.ravel().tolist()}]})
         return body.encode(), {"Content-Type": "application/json"}
@@ -105,10 +101,10 @@ def numbers(tensors: Tensors) -> Encode:
     return encode
 
 
-def base64(tensors: Tensors) -> Encode:
+def base64(tensors):
     """Encode a sample as a string of its bytes, which MLServer's codec of that name reads."""
 
-    def encode(sample: Floats) -> tuple[bytes, dict[str, str]]:
+    def encode(sample):
         given = {"name": tensors.input, "shape": [1, 1], "datatype": "BYTES"}
         text = {"parameters": {"content_type": "base64"}, "data": [b64encode(sample).decode()]}
         body = json.dumps({"inputs": [given | text]})
@@ -120,11 +116,11 @@ def base64(tensors: Tensors) -> Encode:
 class Connection:
     """One client: a connection that sends one request after the other."""
 
-    def __init__(self, candidate: Candidate, model: str) -> None:
+    def __init__(self, candidate, model):
         self.http = http.client.HTTPConnection("127.0.0.1", candidate.port, timeout=60)
         self.path = f"/v2/models/{model}/infer"
 
-    def ask(self, body: bytes, headers: Mapping[str, str]) -> tuple[bytes, int | None]:
+    def ask(self, body, headers):
         """Send a request; give the answer's body and the length of its JSON if more follows."""
         self.http.request("POST", self.path, body, dict(headers))
         answer = self.http.getresponse()
@@ -134,18 +130,16 @@ class Connection:
         length = answer.headers.get("Inference-Header-Content-Length")
         return content, int(length) if length else None
 
-    def close(self) -> None:
+    def close(self):
         self.http.close()
 
 
-def answers(
-    candidate: Candidate, tensors: Tensors, samples: Sequence[Floats], clients: int
-) -> Floats:
+def answers(candidate, tensors, samples, clients):
     """Send every sample once, from several clients at a time; give the outputs in order."""
     encoded = [candidate.encode(sample) for sample in samples]
-    found: list[Floats] = [np.empty(0, np.float32)] * len(samples)
+    found = [np.empty(0, np.float32)] * len(samples)
 
-    def client(start: int) -> None:
+    def client(start):
         parse = triton_http.InferenceServerClient.parse_response_body
         with closing(Connection(candidate, tensors.model)) as connection:
             for place in range(start, len(samples), clients):
@@ -157,9 +151,7 @@ def answers(
     return np.concatenate(found)
 
 
-def require_right(
-    name: str, found: Floats, reference: Floats, tolerances: tuple[float, float]
-) -> None:
+def require_right(name, found, reference, tolerances):
     """Raise `Refused` where answers differ from ONNX Runtime's own by more than the tolerances."""
     apart = difference(name, found, reference, tolerances)
     if not apart.ok:
@@ -173,15 +165,13 @@ def require_right(
         )
 
 
-def throughput(
-    candidate: Candidate, tensors: Tensors, samples: Sequence[Floats], clients: int, seconds: float
-) -> float:
+def throughput(candidate, tensors, samples, clients, seconds):
     """Load a server for that long; give the answers per second, without each client's first."""
     encoded = [candidate.encode(sample) for sample in samples]
-    ends: list[list[float]] = [[] for _ in range(clients)]
+    ends = [[] for _ in range(clients)]
     ready = threading.Barrier(clients)
 
-    def client(number: int) -> None:
+    def client(number):
         place = number
         with closing(Connection(candidate, tensors.model)) as connection:
             ready.wait()
@@ -198,9 +188,7 @@ def throughput(
     return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
 
 
-def in_process(
-    run: Callable[[Floats], object], samples: Sequence[Floats], clients: int, seconds: float
-) -> float:
+def in_process(run, samples, clients, seconds):
     """Give the samples per second without any server, in batches of a sample of each client."""
     joined = np.concatenate([*samples, *samples[:clients]])
     batches = [joined[start : start + clients] for start in range(len(samples))]
@@ -212,17 +200,9 @@ def in_process(
     return done * clients / passed
 
 
-Measured = dict[int, dict[str, list[float]]]  # by clients and name: answers/s, one for each round
-
-
-def in_turn(
-    names: Sequence[str],
-    points: Sequence[int],
-    rounds: int,
-    measure: Callable[[str, int], float],
-) -> Measured:
+def in_turn(names, points, rounds, measure):
     """Measure at each number of clients: A B C, C B A, and so on. The first round is for warmth."""
-    found: Measured = {clients: {name: [] for name in names} for clients in points}
+    found = {clients: {name: [] for name in names} for clients in points}
     for clients in points:
         for number in range(rounds + 1):
             for name in names if number % 2 else reversed(names):
@@ -232,7 +212,7 @@ def in_turn(
     return found
 
 
-def rows(found: Measured) -> Iterator[tuple[int, str, float, float, Interval | None]]:
+def rows(found):
     """Give clients, name, median answers/s, and how often the first server's that of the other is,
     round by round, with its 95% interval.
     """
@@ -244,7 +224,7 @@ def rows(found: Measured) -> Iterator[tuple[int, str, float, float, Interval | N
             yield clients, name, median(own), geometric_mean(ratios), interval
 
 
-def table(found: Measured) -> str:
+def table(found):
     """Write the comparison as a table of Markdown."""
     lines = ["| clients | server | samples/s | this package's, times that |", "|" + "---|" * 4]
     for clients, name, own, ratio, interval in rows(found):
@@ -253,15 +233,19 @@ def table(found: Measured) -> str:
     return "\n".join(lines)
 
 
-def environment(name: str) -> Path:
+def environment(name):
     """The folder of another server's environment, made or not."""
     own = CACHE / f"triton-notebooks/{WANTED[name][0]}-onnxruntime-{version('onnxruntime')}"
     return Path(os.environ.get(f"{name.upper()}_ENVIRONMENT") or own)
 
 
-def make_environment(name: str) -> None:
+def make_environment(name):
     """Make another server's environment unless it is there."""
-    folder, wanted = environment(name), [*WANTED[name], f"onnxruntime=={version('onnxruntime')}"]
+    install(environment(name), [*WANTED[name], f"onnxruntime=={version('onnxruntime')}"])
+
+
+def install(folder, wanted):
+    """Make an environment with these packages unless it is there."""
     if not (folder / "done").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *wanted], check=True)
@@ -269,7 +253,7 @@ def make_environment(name: str) -> None:
 
 
 @contextmanager
-def other_server(name: str, port: int, tensors: Tensors, command: Sequence[str]) -> Iterator[None]:
+def other_server(name, port, tensors, command):
     """Run another server until the block ends. Raises `Refused` with its last lines if it does not
     become ready.
     """
@@ -288,7 +272,7 @@ def other_server(name: str, port: int, tensors: Tensors, command: Sequence[str])
             yield
 
 
-def _is_ready(port: int, model: str) -> bool:
+def _is_ready(port, model):
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
             connection.request("GET", f"/v2/models/{model}/ready")
@@ -298,9 +282,7 @@ def _is_ready(port: int, model: str) -> bool:
 
 
 @contextmanager
-def started_servers(
-    config: DeployConfig, repository: Artifact, file: Path, tensors: Tensors
-) -> Iterator[list[Candidate]]:
+def started_servers(config, repository, file, tensors):
     """Start all servers; each waits without a spinning thread while another is measured."""
     ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(6)
     own = {
@@ -313,11 +295,7 @@ def started_servers(
     }
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        its = {
-            "http_port": http_port,
-            "grpc_port": grpc_port,
-            "workspace": str(folder / "pytriton"),
-        }
+        its = {"http_port": http_port, "grpc_port": grpc_port, "workspace": f"{folder}/pytriton"}
         (folder / "pytriton.json").write_text(json.dumps(own | its))
         write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
         serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
@@ -336,7 +314,7 @@ def started_servers(
         ]
 
 
-def write_mlserver(folder: Path, own: Mapping[str, object], ports: tuple[int, int, int]) -> None:
+def write_mlserver(folder, own, ports):
     """Write MLServer's two settings files, as its documentation names the fields."""
     folder.mkdir()
     names = ("http_port", "grpc_port", "metrics_port")
@@ -353,7 +331,7 @@ def write_mlserver(folder: Path, own: Mapping[str, object], ports: tuple[int, in
     (folder / "model-settings.json").write_text(json.dumps(model))
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artifact]:
+def prepare(arguments):
     """Let the batch command run the stages up to `deploy` where they are missing."""
     chosen = ["--model", arguments.model, "--experiment", arguments.experiment]
     chosen += ["--outputs", str(arguments.outputs)]
@@ -364,18 +342,10 @@ def prepare(arguments: argparse.Namespace) -> tuple[DeployConfig, Artifact]:
     os.environ[OUTPUTS_VARIABLE] = str(arguments.outputs)
     given = read_file(Path(arguments.params))
     config = configure(given, arguments.model, arguments.experiment, "deploy")
-    assert isinstance(config, DeployConfig)
     return config, require(config, "deploy")
 
 
-def compare(
-    config: DeployConfig,
-    repository: Artifact,
-    points: Sequence[int],
-    rounds: int,
-    seconds: float,
-    distinct: int,
-) -> Measured:
+def compare(config, repository, points, rounds, seconds, distinct):
     """Start the servers, check their answers, and measure them in turn. Raises `Refused`."""
     from session import Session  # beside this script
 
@@ -394,7 +364,7 @@ def compare(
             require_right(each.name, right, reference, tolerances)
         by_name = {each.name: each for each in found}
 
-        def measure(name: str, clients: int) -> float:
+        def measure(name, clients):
             if name == NO_SERVER:
                 return in_process(session.run, samples, clients, seconds)
             return throughput(by_name[name], tensors, samples, clients, seconds)
@@ -402,12 +372,18 @@ def compare(
         return in_turn([*by_name, NO_SERVER], points, rounds, measure)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def experiment_parser(description):
+    """Return a parser of the options that choose a deployed experiment."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--params", default="params/cpu.yaml")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--experiment", default="onnx-fp32")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"))
+    return parser
+
+
+def main():
+    parser = experiment_parser(__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
@@ -418,14 +394,8 @@ def main() -> int:
         make_environment(name)
     config, repository = prepare(arguments)
     try:
-        found = compare(
-            config,
-            repository,
-            arguments.clients,
-            arguments.rounds,
-            arguments.seconds,
-            arguments.samples,
-        )
+        chosen = arguments.clients, arguments.rounds, arguments.seconds, arguments.samples
+        found = compare(config, repository, *chosen)
     except Refused as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 1

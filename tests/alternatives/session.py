@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnxruntime
 
@@ -11,7 +9,7 @@ import onnxruntime
 class Session:
     """Run a model of one input, fixed but for the batch."""
 
-    def __init__(self, file: str, threads: int) -> None:
+    def __init__(self, file, threads):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -20,6 +18,6 @@ class Session:
         self.onnx = onnxruntime.InferenceSession(file, options, provider)
         (self.input,), (self.output,) = self.onnx.get_inputs(), self.onnx.get_outputs()
 
-    def run(self, array: np.ndarray) -> np.ndarray:
-        found: Any = self.onnx.run([self.output.name], {self.input.name: array})
+    def run(self, array):
+        found = self.onnx.run([self.output.name], {self.input.name: array})
         return np.asarray(found[0])

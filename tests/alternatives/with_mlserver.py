@@ -5,17 +5,17 @@ sample's bytes in base64.
 import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import Base64Codec, NumpyCodec
-from mlserver.types import InferenceRequest, InferenceResponse
+from mlserver.types import InferenceResponse
 from session import Session
 
 
 class Runtime(MLModel):
-    async def load(self) -> bool:
+    async def load(self):
         extra = self.settings.parameters.extra
         self.session = Session(extra["file"], extra["threads"])
         return True
 
-    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+    async def predict(self, payload):
         (given,) = payload.inputs
         if given.datatype == "BYTES":
             joined = b"".join(Base64Codec.decode_input(given))

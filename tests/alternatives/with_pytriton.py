@@ -15,7 +15,7 @@ session = Session(given["file"], given["threads"])
 
 
 @batch
-def infer(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+def infer(**inputs):
     return {session.output.name: session.run(inputs[session.input.name])}
 
 
@@ -30,11 +30,9 @@ with Triton(config=config, workspace=given["workspace"]) as triton:
     triton.bind(
         model_name=given["model"],
         infer_func=infer,
-        inputs=[
-            Tensor(name=session.input.name, dtype=np.float32, shape=session.input.shape[1:]),
-        ],
+        inputs=[Tensor(name=session.input.name, dtype=np.float32, shape=session.input.shape[1:])],
         outputs=[
-            Tensor(name=session.output.name, dtype=np.float32, shape=session.output.shape[1:]),
+            Tensor(name=session.output.name, dtype=np.float32, shape=session.output.shape[1:])
         ],
         config=ModelConfig(
             max_batch_size=given["max_batch_size"],

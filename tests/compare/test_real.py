@@ -9,7 +9,6 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,40 +22,43 @@ from helpers.config import (
     resolve,
 )
 from helpers.display import short
-from helpers.results import Result, read
+from helpers.results import read
 from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import OWN_MEMORY, ROOT
 from tests.pipeline.test_try_it import FILE, run_once, variations
 
 # without shared memory of their own, they are on the worker that runs this model elsewhere
 GROUP = pytest.mark.xdist_group("lessons" if OWN_MEMORY else TUTORIAL_MODEL)
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.thorough, GROUP]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, GROUP]
 
 TARGET = Path(FILE).stem
 BY_COMMAND, *TRIED = LESSONS
 MINUTES = 3  # that a lesson may take on two cores
 
 
-def command(outputs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    env = {
-        **os.environ,
-        OUTPUTS_VARIABLE: str(outputs),
-        TARGET_VARIABLE: TARGET,
-        "PYTHONWARNINGS": "ignore",
-    }
+def command(outputs, *words):
+    env = {**os.environ, OUTPUTS_VARIABLE: str(outputs), TARGET_VARIABLE: TARGET}
     return subprocess.run(
-        [*OWN_MEMORY, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900
+        [*OWN_MEMORY, *words],
+        cwd=ROOT,
+        env=env | {"PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
 
 
-def run(outputs: Path, *stages: str) -> "subprocess.CompletedProcess[str]":
-    only = ["--model", TUTORIAL_MODEL, "--experiment", "onnx-fp32"]
+def helpers(outputs, *words):
+    return command(outputs, sys.executable, "-m", "helpers", *words, "--outputs", str(outputs))
+
+
+def run(outputs, *stages):
     chosen = [word for stage in stages for word in ("--stage", stage)]
-    helpers = (sys.executable, "-m", "helpers", "run", str(outputs.with_name(FILE)))
-    return command(outputs, *helpers, *only, *chosen, "--outputs", str(outputs))
+    only = ("--model", TUTORIAL_MODEL, "--experiment", "onnx-fp32", *chosen)
+    return helpers(outputs, "run", str(outputs.with_name(FILE)), *only)
 
 
-def try_variation(outputs: Path, lesson: str) -> None:
+def try_variation(outputs, lesson):
     """Run the variation that a lesson names, as papermill does."""
     (given,) = variations(notebook_file(TUTORIAL_MODEL, lesson))
     content = yaml.safe_load(outputs.with_name(FILE).read_text())
@@ -72,26 +74,23 @@ def try_variation(outputs: Path, lesson: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(shared, tmp_path_factory):
     """An experiment of ResNet50, deployed, and its lessons."""
     folder = tmp_path_factory.mktemp("lessons")
     content = run_once(TUTORIAL_MODEL, shared, folder)
     # as many clients as fill a batch
-    content["models"][TUTORIAL_MODEL]["defaults"] |= {
-        "max_batch_size": 4,
-        "preferred_batch_sizes": [4],
-    }
+    filled = {"max_batch_size": 4, "preferred_batch_sizes": [4]}
+    content["models"][TUTORIAL_MODEL]["defaults"] |= filled
     (folder / FILE).write_text(yaml.safe_dump(content))
     done = run(folder / "outputs", "export", "convert", "deploy", BY_COMMAND)
     assert done.returncode == 0, done.stdout + done.stderr
     for lesson in TRIED:
         try_variation(folder / "outputs", lesson)
-    words = (sys.executable, "-m", "helpers", "publish", "--outputs", str(folder / "outputs"))
-    assert command(folder / "outputs", *words).returncode == 0
+    assert helpers(folder / "outputs", "publish").returncode == 0
     return folder / "outputs"
 
 
-def place(outputs: Path, lesson: str) -> Path:
+def place(outputs, lesson):
     """Where a lesson's files are, without their ending."""
     if lesson == BY_COMMAND:
         return outputs / f"{TARGET}/{TUTORIAL_MODEL}/lessons/{lesson}"
@@ -99,56 +98,44 @@ def place(outputs: Path, lesson: str) -> Path:
     return found.with_suffix("")
 
 
-def result(outputs: Path, lesson: str) -> Result:
-    found = read(place(outputs, lesson).with_suffix(".json"))
-    assert found
-    return found
+def result(outputs, lesson):
+    return read(place(outputs, lesson).with_suffix(".json"))
 
 
-def points(outputs: Path, lesson: str) -> list[dict[str, Any]]:
-    found: Any = result(outputs, lesson).facts["points"]
-    return list(found)
+def points(outputs, lesson):
+    return result(outputs, lesson).facts["points"]
 
 
-def page(outputs: Path, lesson: str) -> str:
+def page(outputs, lesson):
     return place(outputs, lesson).with_suffix(".html").read_text()
 
 
-def section(text: str, title: str) -> str:
+def section(text, title):
     return text.partition(f">{title}</h2>")[2].partition("<h2")[0]
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(
-    lesson: str, outputs: Path
-) -> None:
+def test_a_lesson_is_done_in_time_with_a_page_a_chart_and_its_data(lesson, outputs):
     found, text = result(outputs, lesson), page(outputs, lesson)
 
     assert found.state == "done"
-    assert found.seconds
     assert found.seconds < 60 * MINUTES
     assert re.search(r'<img [^>]*alt="With 1 client p50 latency is ', text)
     assert f'href="{lesson}.csv"' in text
     assert place(outputs, lesson).with_suffix(".csv").exists()
     assert "overrides = {" in section(text, "Try it")
     index = (outputs / f"{TARGET}/index.html").read_text()
-    own = f"{TUTORIAL_MODEL}/lessons/{lesson}.html" if lesson == BY_COMMAND else SEPARATOR
-    assert own in index
-    assert (outputs / f"{TARGET}/{TUTORIAL_MODEL}/lessons/{lesson}.json").exists() is (
-        SEPARATOR not in own
-    )
+    own = f"{TUTORIAL_MODEL}/lessons/{lesson}"
+    assert (f"{own}.html" if lesson == BY_COMMAND else SEPARATOR) in index
+    assert (outputs / TARGET / f"{own}.json").exists() is (lesson == BY_COMMAND)
     assert all(point["throughput"] > 0 and point["requests"] for point in points(outputs, lesson))
 
 
 @pytest.mark.parametrize(
     ("lesson", "of"),
-    [
-        ("dynamic_batching", "no batcher"),
-        ("instances", "1 instance × 1 thread"),
-        ("precision", "fp32"),
-    ],
+    list(zip(LESSONS, ["no batcher", "1 instance × 1 thread", "fp32"], strict=True)),
 )
-def test_what_to_notice_is_what_was_measured(lesson: str, of: str, outputs: Path) -> None:
+def test_what_to_notice_is_what_was_measured(lesson, of, outputs):
     noticed = unescape(re.sub("<[^>]*>", "", section(page(outputs, lesson), "What to notice")))
     noticed = " ".join(noticed.split())
     known = {(each["clients"], each["configuration"]): each for each in points(outputs, lesson)}
@@ -160,14 +147,12 @@ def test_what_to_notice_is_what_was_measured(lesson: str, of: str, outputs: Path
         noticed,
     )
 
-    assert told
-    for count, name, times in told:
-        if (int(count), name) in known:
-            assert f"{known[int(count), name]['times']:.2f}" == times
-    assert any((int(count), name) in known for count, name, _ in told)
+    compared = [(known.get((int(count), name)), times) for count, name, times in told]
+    assert any(point for point, _ in compared)
+    assert all(f"{point['times']:.2f}" == times for point, times in compared if point)
 
 
-def test_the_batcher_joins_only_requests_that_meet(outputs: Path) -> None:
+def test_the_batcher_joins_only_requests_that_meet(outputs):
     found = {(p["configuration"], p["clients"]): p for p in points(outputs, "dynamic_batching")}
 
     assert {p["average_batch_size"] for (_, count), p in found.items() if count == 1} == {1.0}
@@ -178,7 +163,7 @@ def test_the_batcher_joins_only_requests_that_meet(outputs: Path) -> None:
     assert f"{joined} with delay 10 ms;" in page(outputs, "dynamic_batching")
 
 
-def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs: Path) -> None:
+def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs):
     found = result(outputs, "precision")
 
     assert [check.precision for check in found.checks] == ["fp32", "bf16", "int8"]
@@ -187,7 +172,7 @@ def test_precisions_keep_their_bounds_and_are_no_copies_of_fp32(outputs: Path) -
     assert 0 < fp32 < int8
 
 
-def test_a_lesson_is_run_again_only_after_a_change(outputs: Path) -> None:
+def test_a_lesson_is_run_again_only_after_a_change(outputs):
     again = run(outputs, BY_COMMAND)
 
     assert again.returncode == 0, again.stdout

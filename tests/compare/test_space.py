@@ -1,57 +1,30 @@
 """What may be chosen: what passed the parity checks; and the winner as a parameter file."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from helpers.__main__ import main
-from helpers.compare import (
-    Space,
-    Trial,
-    Winner,
-    candidates,
-    choices,
-    differing,
-    evaluation,
-    tune,
-    write_experiment,
-)
-from helpers.compare.space import CHECK_STAGES, PREFIX
-from helpers.config import (
-    TuneConfig,
-    artifact_folder,
-    changed,
-    configure,
-    read_file,
-    resolve,
-    results_folder,
-)
+from helpers.compare import candidates, choices, evaluation, tune, write_experiment
+from helpers.compare.search import Trial, Winner
+from helpers.compare.space import CHECK_STAGES, PREFIX, Space
+from helpers.compare.winner import differing
+from helpers.config import artifact_folder, changed, configure, read_file, resolve, results_folder
 from helpers.errors import MeasurementError, ParameterError
 from helpers.pipeline.tuning import _with, experiments
 from helpers.results import Result, write
-from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact, mark_failed
+from helpers.store import ROOT, create_artifact, find_artifact, mark_failed
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-    return tmp_path / "outputs"
+def config(model="resnet50", experiment="", **overrides):
+    return resolve(model, "tune", experiment=experiment, overrides=overrides)
 
 
-def config(model: str = "resnet50", experiment: str = "", **overrides: Any) -> TuneConfig:
-    found = resolve(model, "tune", experiment=experiment, overrides=overrides)
-    assert isinstance(found, TuneConfig)
-    return found
-
-
-def make_checked(of: TuneConfig) -> None:
+def make_checked(of):
     for stage in CHECK_STAGES:
         with create_artifact(artifact_folder(of, stage)) as (folder, _):
             (folder / "model").write_text(stage)
 
 
-def test_each_format_that_the_framework_leads_to_is_a_candidate() -> None:
+def test_each_format_that_the_framework_leads_to_is_a_candidate():
     found, reasons = candidates(config())
     of_keras, _ = candidates(config("dlrm", "openvino-bf16"))
 
@@ -73,11 +46,10 @@ def test_each_format_that_the_framework_leads_to_is_a_candidate() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "dlrm"])
-def test_the_search_looks_for_each_format_that_was_checked(model: str) -> None:
+def test_the_search_looks_for_each_format_that_was_checked(model):
     given = read_file(ROOT / "params/cpu.yaml")
     given.file.models[model].defaults["calibration_samples"] = 16
     chosen = configure(given, model, "", "tune")
-    assert isinstance(chosen, TuneConfig)
     found = experiments(given, chosen)
     wider = _with(given, model, found)
 
@@ -88,19 +60,17 @@ def test_the_search_looks_for_each_format_that_was_checked(model: str) -> None:
         assert artifact_folder(sought, "deploy") == artifact_folder(climbed, "deploy"), name
 
 
-def test_a_failed_check_excludes_a_format_with_its_reason() -> None:
+def test_a_failed_check_excludes_a_format_with_its_reason():
     chosen = config(tune_space={"format": ["openvino-fp32", "openvino-bf16", "ts-trace-fp32"]})
     found, _ = candidates(chosen)
     made = {name: changed(chosen, {**f, "experiment": PREFIX + name}) for name, f in found.items()}
     for name in ("onnx-fp32", "openvino-fp32", "openvino-bf16"):
         make_checked(made[name])
     failed = find_artifact(artifact_folder(made["openvino-bf16"], "deploy"))
-    assert failed
     mark_failed(failed, "served bf16: OUTPUT__0 differs")
-    failed = made["ts-trace-fp32"]
-    head = {"model": failed.model, "experiment": failed.experiment, "gpu": failed.gpu}
-    export = failed.model_copy(update={"stage": "export"})
-    write(export, Result(**head, stage="export", state="failed", reason="it cannot be traced"))
+    export = made["ts-trace-fp32"].model_copy(update={"stage": "export"})
+    head = export.model_dump(include={"model", "experiment", "gpu", "stage"})
+    write(export, Result(**head, state="failed", reason="it cannot be traced"))
 
     space = choices(chosen)
 
@@ -111,12 +81,12 @@ def test_a_failed_check_excludes_a_format_with_its_reason() -> None:
     }
 
 
-def test_an_experiment_without_its_parity_checks_is_not_tuned() -> None:
+def test_an_experiment_without_its_parity_checks_is_not_tuned():
     with pytest.raises(MeasurementError, match=r"Run triton-notebooks tune params/cpu.yaml"):
         choices(config())
 
 
-def test_the_experiments_own_values_come_first_and_only_a_recommender_has_a_composition() -> None:
+def test_the_experiments_own_values_come_first_and_only_a_recommender_has_a_composition():
     chosen = config(threads=1, max_queue_delay_us=250, concurrency=[1, 4, 16])
     for each in (chosen, config("dlrm")):
         make_checked(each)
@@ -131,25 +101,21 @@ def test_the_experiments_own_values_come_first_and_only_a_recommender_has_a_comp
     assert of_dlrm["composition"] == ("ensemble", "fused")
 
 
-def test_a_field_that_is_not_searched_is_one_line() -> None:
-    with pytest.raises(ParameterError, match="batch_sizes is not tuned. Use one of format, thr"):
-        config(tune_space={"batch_sizes": [1]})
-
-
 @pytest.mark.parametrize(
     ("space", "words"),
     [
+        ({"batch_sizes": [1]}, "batch_sizes is not tuned. Use one of format, thr"),
         ({"threads": [1, "two"]}, r"tune_space\.threads is 'two'. It should be a valid integer"),
         ({"preferred_batch_sizes": [[16]]}, r"preferred_batch_sizes is \[16\]. 16 is above max_"),
         ({"concurrency": [0]}, r"concurrency\.0 is 0. It should be greater than or equal to 1"),
     ],
 )
-def test_a_value_that_the_field_cannot_have_is_one_line(space: Any, words: str) -> None:
+def test_a_value_that_the_field_cannot_have_is_one_line(space, words):
     with pytest.raises(ParameterError, match=words):
         choices(config(tune_space=space))
 
 
-def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_model_is_one_line(capsys):
     path = str(ROOT / "params/smoke.yaml")
 
     assert main(["tune", path, "--model", "resnet", "--minutes", "1"]) == 2
@@ -159,36 +125,43 @@ def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr() == ("", error)
 
 
-def test_without_optuna_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_a_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(evaluation, "find_spec", lambda name: None)
 
     with pytest.raises(MeasurementError, match=r"pip install 'optuna>=5,<6'"):
         tune(config(), Space({}, {}, {}))
 
 
-def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> None:
+def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth():
     chosen = config(tune_minutes=2)
     make_checked(chosen)
     making_fields, _ = candidates(chosen)
     space = choices(chosen)
     space = Space(space.values, making_fields, {})
     choice = {**space.start, "format": "openvino-int8", "instances": 2, "threads": 1}
-    trial = Trial(number=3, choice=choice, state="faster", against=0, p99_latency_ms=90.0)
-    trial = trial.model_copy(update={"throughput": 71.5, "budget": "met"})
-    worth = {"format": 1.5, "instances": 1.12, "threads": 1.05}
-    why = {
-        name: trial.model_copy(update={"ratio": each, "low": each - 0.1, "high": each + 0.1})
-        for name, each in worth.items()
-    }
-    final = trial.model_copy(update={"ratio": 1.9, "low": 1.8, "high": 2.0})
-    winner = Winner(choice=choice, final=final, why=why, passed_over={})
+    trial = Trial(
+        number=3,
+        choice=choice,
+        state="faster",
+        against=0,
+        p99_latency_ms=90.0,
+        throughput=71.5,
+        budget="met",
+    )
+
+    def measured(ratio):
+        return trial.model_copy(update={"ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1})
+
+    why = {"format": measured(1.5), "instances": measured(1.12), "threads": measured(1.05)}
+    winner = Winner(choice=choice, final=measured(1.9), why=why, passed_over={})
 
     path = write_experiment(chosen, space, winner)
 
     assert path == results_folder(chosen) / "cpu-resnet50-tuned.yaml"  # it has overrides
     tuned = read_file(path).experiment("resnet50", "tuned").model_dump()
     own = read_file(ROOT / "params/cpu.yaml").experiment("resnet50", "onnx-fp32").model_dump()
-    assert {name: value for name, value in tuned.items() if value != own[name]} == {
+    changes = {name: value for name, value in tuned.items() if value != own[name]}
+    assert changes == {
         "format": "openvino",
         "precision": "int8",
         "calibration_samples": 128,
@@ -197,15 +170,27 @@ def test_the_winner_is_a_parameter_file_that_says_what_each_field_is_worth() -> 
         "threads": 1,
     }
     text = path.read_text()
-    assert '\n        format: "openvino"  # 1.50× (95% CI 1.40 to 1.60)\n' in text
-    assert "\n        calibration_samples: 128  # 1.50× (95% CI 1.40 to 1.60)\n" in text
-    assert "\n        max_batch_size: 8\n" in text
-    assert "\n        instances: 2  # 1.12× (95% CI 1.02 to 1.22)\n" in text
-    assert "71.5 samples/s, 1.90× (95% CI 1.80 to 2.00)\n# the throughput of" in text
-    assert "p99 90 ms (budget 200 ms: met)" in text
-    calibration = {"calibration_samples", "calibration_seed"}
-    fields = {"format", "precision", "instances", "threads"} | calibration
-    assert set(differing(space, winner)) == fields
+    for said in (
+        '\n        format: "openvino"  # 1.50× (95% CI 1.40 to 1.60)\n',
+        "\n        calibration_samples: 128  # 1.50× (95% CI 1.40 to 1.60)\n",
+        "\n        max_batch_size: 8\n",
+        "\n        instances: 2  # 1.12× (95% CI 1.02 to 1.22)\n",
+        "71.5 samples/s, 1.90× (95% CI 1.80 to 2.00)\n# the throughput of",
+        "p99 90 ms (budget 200 ms: met)",
+    ):
+        assert said in text
+    assert set(differing(space, winner)) == set(changes)
 
     plain = chosen.model_copy(update={"experiment": "onnx-fp32", "overrides": {}})
     assert write_experiment(plain, space, winner) == path.parents[1] / path.name
+
+
+def test_a_search_without_clients_is_one_line_unless_its_space_names_some():
+    with pytest.raises(ParameterError) as raised:
+        choices(config(experiment="openvino-fp32"))
+
+    line = "resnet50 openvino-fp32: concurrency is empty. Set the clients in tune_space."
+    assert str(raised.value) == line
+    named = config(experiment="openvino-fp32", tune_space={"concurrency": [2, 4]})
+    make_checked(named)
+    assert choices(named).values["concurrency"] == (4, 2)

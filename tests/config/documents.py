@@ -1,4 +1,4 @@
-"""The generated tables of the documents in params/: python -m tests.config.documents
+"""The generated tables of the documents: python -m tests.config.documents
 
 A table follows a comment that names it. Its content comes from the schema of parameter files, the
 formats, the models and NVIDIA's published measurements.
@@ -7,10 +7,8 @@ formats, the models and NVIDIA's published measurements.
 import ast
 import csv
 import re
-from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from helpers import formats, models
 from helpers.config import parameter_file, resolve
@@ -19,9 +17,10 @@ from helpers.models.bert.sizes import SIZES
 from helpers.models.tft.variants import VARIANTS
 from helpers.models.widedeep import features
 from helpers.store.paths import ROOT
+from tests.pipeline.own.cases import REFUSED, TAKEN
 
 FOLDER = ROOT / "params"
-FILES = sorted(FOLDER.rglob("*.md"))
+FILES = [*sorted(FOLDER.rglob("*.md")), ROOT / "notebooks/YOUR_MODEL.md"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n\n)(?:\|[^\n]*\n)*")
 CLASSES = {
     "file": ("ParameterFile",),
@@ -33,7 +32,8 @@ CLASSES = {
     "deploy": ("DeployFields",),
     "load": ("LoadFields",),
     "offline": ("OfflineFields", "SharedMemoryField"),
-    "online": ("OnlineFields", "RequestField", "BudgetField"),
+    "online": ("ClientsField", "OnlineFields", "RequestField", "BudgetField"),
+    "compare": ("CompareFields", "BoundFields"),
     "tune": ("TuneFields",),
     "other": ("Experiment",),
 }
@@ -44,19 +44,19 @@ GPUS = {
 }
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(head, rows):
     lines = [f"| {' | '.join(map(str, line))} |" for line in (head, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]])
 
 
-def listed(names: Iterable[object]) -> str:
+def listed(names):
     return ", ".join(f"`{name}`" for name in names)
 
 
-def meanings() -> dict[str, dict[str, str]]:
+def meanings():
     """The text below each field, by class."""
     tree = ast.parse(Path(parameter_file.__file__).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, str]] = {}
+    found = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             fields = found.setdefault(node.name, {})
@@ -66,7 +66,7 @@ def meanings() -> dict[str, dict[str, str]]:
     return found
 
 
-def kind(schema: dict[str, Any]) -> str:
+def kind(schema):
     """A type of JSON Schema in words."""
     if choices := schema.get("anyOf"):
         return ", ".join(kind(each) for each in choices if each.get("type") != "null")
@@ -84,7 +84,7 @@ def kind(schema: dict[str, Any]) -> str:
     return f"{name} {bounds}".strip()
 
 
-def shown(field: str, schema: dict[str, Any]) -> str:
+def shown(field, schema):
     if field in schema.get("required", ()):
         return "required"
     default = schema["properties"][field].get("default")
@@ -96,7 +96,7 @@ def shown(field: str, schema: dict[str, Any]) -> str:
     return f"`{text.lower() if isinstance(default, bool) else text}`"
 
 
-def fields(part: str) -> str:
+def fields(part):
     texts, rows = meanings(), []
     for name in CLASSES[part]:
         schema = getattr(parameter_file, name).model_json_schema()
@@ -106,7 +106,7 @@ def fields(part: str) -> str:
     return table(("field", "type", "default", "meaning"), rows)
 
 
-def known_formats(_: str) -> str:
+def known_formats(_):
     rows = []
     for name in formats.names():
         found = formats.get(name)
@@ -117,8 +117,8 @@ def known_formats(_: str) -> str:
     return table(("format", "made from", "modules", "on a CPU", "on a GPU"), rows)
 
 
-def tensors(model: str) -> str:
-    config: Any = resolve(model, "export")
+def tensors(model):
+    config = resolve(model, "export")
     found = models.get(model)
     ensemble = found.ensembles.get("mapped")
     every = [(f"`{model}`", found.inputs(config), found.outputs(config))]
@@ -134,11 +134,11 @@ def tensors(model: str) -> str:
     return table(head, rows) if ensemble else table(head[1:], [row[1:] for row in rows])
 
 
-def times(shape: tuple[int, ...]) -> str:
+def times(shape):
     return " × ".join(map(str, shape))
 
 
-def tolerances(model: str) -> str:
+def tolerances(model):
     tolerances = models.get(model).TOLERANCES
     rows = zip(*tolerances.values(), strict=True)
     names = ("largest difference", "mean difference")
@@ -148,8 +148,8 @@ def tolerances(model: str) -> str:
     )
 
 
-def published(model: str) -> str:
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+def published(model):
+    found = {}
     with (FOLDER / f"published/{model}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             backend = " with ".join(filter(None, (row["backend"], row["backend_accelerator"])))
@@ -169,7 +169,7 @@ def published(model: str) -> str:
     return table(("format", "backend", "precision", "GPUs", "offline", "online"), rows)
 
 
-def variants(model: str) -> str:
+def variants(model):
     if model == "bert":
         head = ("variant", "layers", "hidden width", "heads", "rows of the vocabulary")
         sizes = SIZES.items()
@@ -204,19 +204,30 @@ def variants(model: str) -> str:
     return table(("variant", "rows of all 26 tables", "GiB in fp32"), rows)
 
 
-def renewed(path: Path) -> str:
+def renewed(path):
     """The text of a document with all its tables as they have to be."""
 
-    def made(found: re.Match[str]) -> str:
+    def made(found):
         name = found[2]
         return found[1] + (fields(name) if name in CLASSES else BY_NAME[name](path.stem)) + "\n"
 
     return TABLE.sub(made, path.read_text(encoding="utf-8"))
 
 
+def taken(_):
+    """What `new` takes, from the tests."""
+    return table(("model", "`--from`"), ((c.words, f"`{c.options[1]}`") for c in TAKEN.values()))
+
+
+def refused(_):
+    return table(("model", "what `new` says"), ((c.words, f"`{c.line}`") for c in REFUSED.values()))
+
+
 BY_NAME = {
     "formats": known_formats,
     "published": published,
+    "refused": refused,
+    "taken": taken,
     "tensors": tensors,
     "tolerances": tolerances,
     "variants": variants,

@@ -15,12 +15,12 @@ README = FOLDER / "README.md"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_tables_of_a_document_are_what_the_code_has(path) -> None:
+def test_the_tables_of_a_document_are_what_the_code_has(path):
     """After a change: python -m tests.config.documents"""
     assert path.read_text(encoding="utf-8") == renewed(path)
 
 
-def test_each_field_of_a_parameter_file_has_a_meaning_and_a_line() -> None:
+def test_each_field_of_a_parameter_file_has_a_meaning_and_a_line():
     text = (FOLDER / "FIELDS.md").read_text(encoding="utf-8")
     tables = [name for _, name in TABLE.findall(text)]
     texts = meanings()
@@ -31,7 +31,7 @@ def test_each_field_of_a_parameter_file_has_a_meaning_and_a_line() -> None:
     assert all(text.endswith(".") for fields in texts.values() for text in fields.values())
 
 
-def test_the_example_is_a_parameter_file() -> None:
+def test_the_example_is_a_parameter_file():
     (example,) = re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     found = parse(yaml.safe_load(example), "mine", "mine.yaml")
 
@@ -40,7 +40,7 @@ def test_the_example_is_a_parameter_file() -> None:
     assert len(resolved) == 2 * len(STAGES)
 
 
-def test_each_model_has_a_page_that_the_readme_links() -> None:
+def test_each_model_has_a_page_that_the_readme_links():
     linked = re.findall(r"\]\(models/(\w+)\.md\)", README.read_text(encoding="utf-8"))
 
     assert {path.stem for path in (FOLDER / "models").glob("*.md")} == set(linked)

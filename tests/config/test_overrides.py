@@ -1,38 +1,28 @@
 """Overrides make an experiment of another name, whose results never touch the experiment's own."""
 
-from pathlib import Path
-
 import pytest
 
 from helpers.config import LESSONS, STAGES, command, resolve, results_folder, save_overrides
 from helpers.config.overrides import LONGEST, name_of
 from helpers.errors import ParameterError
-from helpers.store import OUTPUTS_VARIABLE
-
-
-@pytest.fixture(autouse=True)
-def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
-    return tmp_path
+from helpers.store import outputs
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_results_with_overrides_lie_apart(stage: str, outputs: Path) -> None:
+def test_results_with_overrides_lie_apart(stage):
     first = "openvino-bf16" if stage == "convert" else "onnx-fp32"  # which has one to convert
     plain = results_folder(resolve("resnet50", stage))
     found = resolve("resnet50", stage, overrides={"latency_budget_ms": 50})
 
-    assert results_folder(found) == outputs / f"cpu/resnet50/{first}~latency_budget_ms=50"
-    assert plain in (outputs / "cpu/resnet50", outputs / f"cpu/resnet50/{first}")
+    assert results_folder(found) == outputs() / f"cpu/resnet50/{first}~latency_budget_ms=50"
+    assert plain in (outputs() / "cpu/resnet50", outputs() / f"cpu/resnet50/{first}")
     assert found.summary()["explored with"] == {"latency_budget_ms": 50}
     assert "explored with" not in resolve("resnet50", stage).summary()
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_about_another_experiment_or_with_overrides_lies_apart(
-    lesson: str, outputs: Path
-) -> None:
-    base = outputs / "cpu/resnet50"
+def test_a_lesson_about_another_experiment_or_with_overrides_lies_apart(lesson):
+    base = outputs() / "cpu/resnet50"
 
     assert results_folder(resolve("resnet50", lesson)) == base / "lessons"
     other = resolve("resnet50", lesson, experiment="openvino-fp32")
@@ -41,7 +31,7 @@ def test_a_lesson_about_another_experiment_or_with_overrides_lies_apart(
     assert results_folder(explored) == base / "onnx-fp32~threads=1"
 
 
-def test_a_later_stage_knows_the_overrides_by_the_name() -> None:
+def test_a_later_stage_knows_the_overrides_by_the_name():
     export = resolve("resnet50", "export", overrides={"threads": 1, "batch_sizes": [1, 2]})
     save_overrides(export.target, export.model, export.experiment, export.overrides)
 
@@ -54,21 +44,20 @@ def test_a_later_stage_knows_the_overrides_by_the_name() -> None:
     assert more.experiment == "onnx-fp32~batch_sizes=1-2,threads=2"
 
 
-def test_an_override_that_changes_nothing_is_none() -> None:
+def test_an_override_that_changes_nothing_is_none():
     plain = resolve("resnet50", "deploy")
 
     assert resolve("resnet50", "deploy", overrides={"threads": 0}) == plain
 
 
-def test_the_artifact_is_that_of_an_experiment_with_these_fields() -> None:
-    """So that what is there already is not made again."""
+def test_the_artifact_is_that_of_an_experiment_with_these_fields():
     explored = resolve("resnet50", "export", overrides={"threads": 1})
 
     assert explored.key("export") == resolve("resnet50", "export").key("export")
 
 
 @pytest.mark.parametrize("name", ["onnx-fp32~threads=9", "onnx-fp32~/../../x", "onnx-fp32~"])
-def test_a_name_that_no_stage_left_says_what_to_give(name: str) -> None:
+def test_a_name_that_no_stage_left_says_what_to_give(name):
     with pytest.raises(ParameterError) as raised:
         resolve("resnet50", "deploy", experiment=name)
 
@@ -76,12 +65,12 @@ def test_a_name_that_no_stage_left_says_what_to_give(name: str) -> None:
     assert str(raised.value).endswith("Set experiment to 'onnx-fp32', and set overrides.")
 
 
-def test_the_experiment_itself_must_be_one_of_the_file() -> None:
+def test_the_experiment_itself_must_be_one_of_the_file():
     with pytest.raises(ParameterError, match="resnet50 has no experiment 'mine'"):
         resolve("resnet50", "deploy", experiment="mine~threads=1")
 
 
-def test_names_are_those_of_folders() -> None:
+def test_names_are_those_of_folders():
     assert name_of("a", {"dataset": "../x y"}).startswith("a~dataset=")
     assert "/" not in name_of("a", {"dataset": "../x y", "instances": {"offline": 1, "online": 2}})
     many = {f"field_{place}": place for place in range(40)}
@@ -89,7 +78,7 @@ def test_names_are_those_of_folders() -> None:
     assert name_of("a", many) != name_of("a", many | {"field_1": 2})
 
 
-def test_an_error_names_the_notebook_and_the_overrides() -> None:
+def test_an_error_names_the_notebook_and_the_overrides():
     """The batch command knows no overrides."""
     config = resolve("resnet50", "deploy", overrides={"threads": 1})
 
@@ -98,8 +87,6 @@ def test_an_error_names_the_notebook_and_the_overrides() -> None:
 
 
 @pytest.mark.parametrize(("model", "is_told"), [("resnet50", False), ("dlrm", True)])
-def test_a_reader_is_told_of_embedding_tables_where_there_are_some(
-    model: str, is_told: bool
-) -> None:
+def test_a_reader_is_told_of_embedding_tables_where_there_are_some(model, is_told):
     assert ("table_precision" in resolve(model, "export").summary()) == is_told
     assert ("composition" in resolve(model, "deploy").summary()) == is_told

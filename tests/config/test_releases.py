@@ -12,7 +12,7 @@ OPTIONAL = {"openvino", "tensorflow2"}  # that few releases' experiments need
 NVIDIA = sorted((ROOT / "params").glob("NVIDIA-*.yaml"))
 
 
-def named() -> set[str]:
+def named():
     """The releases that NVIDIA's parameter files name, and that of the embedded server."""
     found = {"24.10"}
     for path in NVIDIA:
@@ -24,7 +24,7 @@ def named() -> set[str]:
     return found
 
 
-def test_every_version_has_a_source_or_says_that_it_has_none() -> None:
+def test_every_version_has_a_source_or_says_that_it_has_none():
     table = releases.table()
 
     assert {each.known for each in table} == {"stated", "inferred", "unsourced"}
@@ -34,7 +34,7 @@ def test_every_version_has_a_source_or_says_that_it_has_none() -> None:
     assert [each.release for each in table] == sorted(each.release for each in table)
 
 
-def test_every_release_that_a_parameter_file_names_has_all_its_parts() -> None:
+def test_every_release_that_a_parameter_file_names_has_all_its_parts():
     for release in named():
         held = {each.part for each in releases.table() if each.release == release}
         has_none = set() if releases.has_tensorflow(release) else {"tensorflow"}
@@ -42,7 +42,7 @@ def test_every_release_that_a_parameter_file_names_has_all_its_parts() -> None:
         assert held - OPTIONAL == set(PARTS) - OPTIONAL - has_none, release
 
 
-def test_its_drivers_are_those_that_a_machine_is_checked_for() -> None:
+def test_its_drivers_are_those_that_a_machine_is_checked_for():
     for each in releases.table():
         if each.part == "driver":
             rows = [DRIVERS[name][0] for name in DRIVERS if name <= each.release]
@@ -61,18 +61,16 @@ def test_its_drivers_are_those_that_a_machine_is_checked_for() -> None:
         ("26.04", None, True),
     ],
 )
-def test_a_version_holds_until_the_next_one(
-    release: str, opset: int | None, has_tensorrt_10: bool
-) -> None:
+def test_a_version_holds_until_the_next_one(release, opset, has_tensorrt_10):
     assert releases.opset(release) == opset
     assert releases.has_tensorrt_10(release) is has_tensorrt_10
 
 
-def test_a_release_of_another_name_needs_no_old_opset() -> None:
+def test_a_release_of_another_name_needs_no_old_opset():
     assert releases.opset("mine") is None
 
 
-def test_what_an_image_holds_is_one_line_that_says_what_is_not_certain() -> None:
+def test_what_an_image_holds_is_one_line_that_says_what_is_not_certain():
     assert releases.describe_release("23.02") == (
         "Triton 2.31.0, Python 3.8, CUDA 12.0.1, driver 525 (unsure), TensorRT 8.5.3, "
         "ONNX Runtime 1.14.0 (inferred), PyTorch 1.14.0a0+44dac51, TensorFlow 2.11.0 (inferred)"

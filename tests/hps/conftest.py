@@ -2,14 +2,11 @@
 
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_ports
+from tests.conftest import free_ports, wait_for
 
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
 
@@ -17,16 +14,16 @@ CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
 class Redis:
     """One redis-server, which can be stopped and started again."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder, *options):
         self.port, self.bus = free_ports(2)
         self.folder, self.options = folder, options
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process = None
 
     @property
-    def address(self) -> str:
+    def address(self):
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def start(self):
         import redis
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -35,20 +32,19 @@ class Redis:
         )
         command += ["--dir", str(self.folder), "--save", "", "--appendonly", "no", *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        client, ends = redis.Redis(port=self.port), time.monotonic() + 10
-        while True:
-            try:
-                client.ping()
-            except redis.AuthenticationError:
-                pass
-            except redis.ConnectionError:
-                assert time.monotonic() < ends
-                time.sleep(0.02)
-                continue
-            client.close()
-            return
+        with redis.Redis(port=self.port) as client:
 
-    def stop(self) -> None:
+            def answers():
+                try:
+                    return client.ping()
+                except redis.AuthenticationError:  # a ConnectionError too
+                    return True
+                except redis.ConnectionError:
+                    return False
+
+            wait_for(answers, 30)
+
+    def stop(self):
         if self.process:
             self.process.kill()
             self.process.wait()
@@ -56,7 +52,7 @@ class Redis:
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Iterator[Redis]:
+def running(folder, *options):
     if not shutil.which("redis-server"):
         pytest.skip("redis: there is no redis-server")
     found = Redis(folder, *options)
@@ -68,19 +64,19 @@ def running(folder: Path, *options: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[Redis]:
+def redis_server(tmp_path):
     with running(tmp_path / "redis") as found:
         yield found
 
 
 @pytest.fixture
-def start_redis(tmp_path: Path) -> Iterator[Callable[..., Redis]]:
+def start_redis(tmp_path):
     with ExitStack() as stack:
         yield lambda name, *options: stack.enter_context(running(tmp_path / name, *options))
 
 
 @pytest.fixture
-def redis_cluster(tmp_path: Path) -> Iterator[list[Redis]]:
+def redis_cluster(tmp_path):
     """Three masters, each with a third of the slots."""
     import redis
 
@@ -91,11 +87,6 @@ def redis_cluster(tmp_path: Path) -> Iterator[list[Redis]]:
             first, last = 16384 * place // 3, 16384 * (place + 1) // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].bus)
-        ends = time.monotonic() + 20
-        while not all(client.cluster("info")["cluster_state"] == "ok" for client in clients):
-            assert time.monotonic() < ends
-            time.sleep(0.05)
-        while not all(client.cluster("info")["cluster_known_nodes"] == "3" for client in clients):
-            assert time.monotonic() < ends
-            time.sleep(0.05)
+        for name, value in (("cluster_state", "ok"), ("cluster_known_nodes", "3")):
+            wait_for(lambda: all(c.cluster("info")[name] == value for c in clients), 30)  # noqa: B023
         yield nodes

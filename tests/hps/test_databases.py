@@ -3,10 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +13,9 @@ from helpers.hps.rocks import Rocks
 from helpers.hps.session import JSON, load
 from helpers.hps.settings import VolatileDatabase
 from helpers.hps.table import Unavailable
-from tests.hps.conftest import CLUSTER, Redis
-from tests.hps.test_store import (
+from tests.conftest import wait_for
+from tests.hps.builders import (
+    ROCKS,
     content,
     expected,
     files,
@@ -26,29 +24,24 @@ from tests.hps.test_store import (
     store,
     vectors_of,
 )
+from tests.hps.conftest import CLUSTER, Redis
 
 pytestmark = pytest.mark.slow
 WIDTH = 16
+EVICTING = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
 
 
-def wait(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
-
-
-def redis_map(server: Redis, name: str = "t", **fields: Any) -> RedisMap:
+def redis_map(server, name="t", **fields):
     given = VolatileDatabase(type="redis_cluster", address=server.address, **fields)
-    return RedisMap(connect(given), name, WIDTH, given)
+    return RedisMap(connect(given), name, given)
 
 
-def took(level: Any, keys: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def took(level, keys):
     out = np.full((len(keys), WIDTH), -1, np.float32)
     return out, level.fetch(keys, out).tolist()
 
 
-def check(level: Any) -> None:
+def check(level):
     """Rows come back as they were written, the last written, and no others."""
     keys = np.array([5, -3, 2**63 - 1, -(2**63), 0, 77])
     level.insert(keys, vectors_of(keys % 1000, WIDTH))
@@ -62,11 +55,11 @@ def check(level: Any) -> None:
     assert took(level, keys[:0])[1] == []
 
 
-def test_redis_keeps_rows(redis_server: Redis) -> None:
+def test_redis_keeps_rows(redis_server):
     check(redis_map(redis_server))
 
 
-def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster: list[Redis]) -> None:
+def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster):
     import redis
 
     level = redis_map(redis_cluster[1])
@@ -78,12 +71,12 @@ def test_a_cluster_keeps_rows_on_all_its_nodes(redis_cluster: list[Redis]) -> No
     assert min(sizes) > 0
 
 
-def test_rocksdb_keeps_rows_and_opens_again(tmp_path: Path) -> None:
-    level = Rocks(tmp_path / "deep/db", WIDTH)
+def test_rocksdb_keeps_rows_and_opens_again(tmp_path):
+    level = Rocks(tmp_path / "deep/db")
     check(level)
     level.set_load_token("all")
     level.close()
-    again = Rocks(tmp_path / "deep/db", WIDTH, read_only=True)
+    again = Rocks(tmp_path / "deep/db", read_only=True)
     assert again.load_token() == "all"
     found, missing = took(again, np.array([77, 78]))
     assert missing == [1]
@@ -91,14 +84,12 @@ def test_rocksdb_keeps_rows_and_opens_again(tmp_path: Path) -> None:
     again.close()
 
 
-def test_round_trips_grow_with_batches_and_not_with_keys(
-    redis_server: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_trips_grow_with_batches_and_not_with_keys(redis_server, monkeypatch):
     from redis.client import Pipeline
 
     round_trips, execute = [], Pipeline.execute
 
-    def counted(pipeline: Pipeline) -> list[Any]:
+    def counted(pipeline):
         round_trips.append(pipeline)
         return execute(pipeline)
 
@@ -118,9 +109,8 @@ def test_round_trips_grow_with_batches_and_not_with_keys(
 
 
 @pytest.mark.parametrize("policy", ["evict_random", "evict_oldest", "evict_least_used"])
-def test_redis_evicts_what_its_policy_says(policy: str, redis_server: Redis) -> None:
-    fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
-    level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
+def test_redis_evicts_what_its_policy_says(policy, redis_server):
+    level, keys = redis_map(redis_server, overflow_policy=policy, **EVICTING), np.arange(100)
     level.insert(keys[:50], vectors_of(keys[:50], WIDTH))
     level.insert(keys[50:], vectors_of(keys[50:], WIDTH))
     for _ in range(3):
@@ -137,11 +127,8 @@ def test_redis_evicts_what_its_policy_says(policy: str, redis_server: Redis) -> 
 
 
 @pytest.mark.parametrize("policy", ["evict_oldest", "evict_least_used"])
-def test_what_redis_is_asked_for_and_has_not_takes_no_place(
-    policy: str, redis_server: Redis
-) -> None:
-    fields = {"num_partitions": 1, "overflow_margin": 100, "overflow_resolution_target": 0.5}
-    fields |= {"refresh_time_after_fetch": True}
+def test_what_redis_is_asked_for_and_has_not_takes_no_place(policy, redis_server):
+    fields = EVICTING | {"refresh_time_after_fetch": True}
     level, keys = redis_map(redis_server, overflow_policy=policy, **fields), np.arange(100)
     level.insert(keys, vectors_of(keys, WIDTH))
     took(level, keys)
@@ -152,9 +139,7 @@ def test_what_redis_is_asked_for_and_has_not_takes_no_place(
     assert len(level) == 50
 
 
-def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
-    start_redis: Callable[..., Redis], tmp_path: Path
-) -> None:
+def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(start_redis, tmp_path):
     away = Redis(tmp_path / "never")
     locked = start_redis("locked", "--requirepass", "secret")
     for server, fields, words in (
@@ -170,32 +155,29 @@ def test_redis_that_is_not_there_or_refuses_is_said_in_one_line(
     check(redis_map(locked, password="secret"))
 
 
-def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(
-    redis_server: Redis,
-) -> None:
-    level, keys = redis_map(redis_server), np.arange(10)
+def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(redis_server):
+    level, keys, server = redis_map(redis_server), np.arange(10), redis_server.address
     level.insert(keys, vectors_of(keys, WIDTH))
     redis_server.stop()
     for _ in range(2):
-        with pytest.raises(
-            Unavailable, match=f"t: no connection to Redis at {redis_server.address}"
-        ):
+        with pytest.raises(Unavailable, match=f"t: no connection to Redis at {server}"):
             took(level, keys)
     redis_server.start()
-    time.sleep(1.1)
-    assert took(level, keys)[1] == keys.tolist()  # it has nothing yet: the original loads it anew
+
+    def is_asked():
+        with suppress(Unavailable):
+            return took(level, keys)[1] == keys.tolist()  # the original loads them anew
+
+    wait_for(is_asked, 30)
     level.insert(keys, vectors_of(keys, WIDTH))
     assert took(level, keys)[1] == []
 
 
-def test_a_store_reads_rocksdb_below_a_redis_that_is_away(
-    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_reads_rocksdb_below_a_redis_that_is_away(redis_server, tmp_path, monkeypatch):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     volatile = {"type": "redis_cluster", "address": redis_server.address}
-    persistent = {"type": "rocks_db", "path": "rocks"}
     keys, counts = np.array([3, 299, 300, 1, 49]), [3, 2]
-    with store(tmp_path, volatile_db=volatile, persistent_db=persistent, gpucache=False) as found:
+    with store(tmp_path, volatile_db=volatile, persistent_db=ROCKS, gpucache=False) as found:
         right = expected(keys, counts, (1, 0))
         assert (found.lookup(keys, counts) == right).all()
         redis_server.stop()
@@ -203,14 +185,13 @@ def test_a_store_reads_rocksdb_below_a_redis_that_is_away(
 
 
 def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_update_for_good(
-    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    redis_server, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     volatile = {"type": "redis_cluster", "address": redis_server.address}
     volatile |= {"cache_missed_embeddings": True, "initial_cache_rate": 0.1}
-    persistent = {"type": "rocks_db", "path": "rocks"}
     source = {"type": "folder", "path": "updates"}
-    given = {"volatile_db": volatile, "persistent_db": persistent, "update_source": source}
+    given = {"volatile_db": volatile, "persistent_db": ROCKS, "update_source": source}
     keys = np.array([290])
     new = vectors_of(keys, 4, version=1)
     session = open_session(tmp_path, **given)
@@ -224,12 +205,12 @@ def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_updat
         redis_server.start()
         level, out = session.store.tables[0].levels[0], np.zeros((1, 4), np.float32)
 
-        def is_new() -> bool:
+        def is_new():
             with suppress(Unavailable):
                 level.fetch(keys, out)
             return bool((out == new).all())
 
-        wait(is_new)
+        wait_for(is_new, 30)
         assert (session.store.lookup(keys, [1, 0]) == new).all()
     finally:
         session.close()
@@ -248,20 +229,18 @@ except Unavailable as error:
 
 
 def test_a_disk_that_is_full_while_loading_is_said_and_the_next_start_loads_all(
-    on_a_small_disk: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    on_a_small_disk, tmp_path, monkeypatch
+):
     keys = np.arange(200_000)
     files.write(tmp_path / "0", [(keys, vectors_of(keys, 64))])
-    sizes = ("embedding_vecsize_per_table", "maxnum_catfeature_query_per_table_per_sample")
     given = content(
         tmp_path / "unused",
         sparse_files=["0"],
         embedding_table_names=["only"],
-        **{name: [value] for name, value in zip(sizes, (64, 1), strict=True)},
+        embedding_vecsize_per_table=[64],
+        maxnum_catfeature_query_per_table_per_sample=[1],
         volatile_db={"type": "disabled"},
-        persistent_db={"type": "rocks_db", "path": "rocks"},
+        persistent_db=ROCKS,
     )
     (tmp_path / JSON).write_text(settings.parse(given).model_dump_json())
     disk = tmp_path / "disk"
@@ -282,20 +261,20 @@ def test_a_disk_that_is_full_while_loading_is_said_and_the_next_start_loads_all(
 
 
 def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_then_all_rows(
-    redis_cluster: list[Redis], start_redis: Callable[..., Redis], tmp_path: Path
-) -> None:
+    redis_cluster, start_redis, tmp_path
+):
     import redis
 
     spare = start_redis("spare", *CLUSTER)
     master, replica = (redis.Redis(port=each.port) for each in (redis_cluster[0], spare))
     first = redis_cluster[0]
     replica.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, first.bus)
-    wait(lambda: replica.cluster("info")["cluster_known_nodes"] == "4")
+    wait_for(lambda: replica.cluster("info")["cluster_known_nodes"] == "4", 30)
     replica.execute_command("CLUSTER", "REPLICATE", master.cluster("myid").decode())
     volatile = {"type": "redis_cluster", "address": redis_cluster[1].address}
     with store(tmp_path / "store", volatile_db=volatile, gpucache=False) as found:
-        wait(lambda: replica.info("replication").get("master_link_status") == "up")
-        wait(lambda: replica.dbsize() == master.dbsize())
+        wait_for(lambda: replica.info("replication").get("master_link_status") == "up", 30)
+        wait_for(lambda: replica.dbsize() == master.dbsize(), 30)
         keys = np.arange(300)
         right, outcomes, ends = vectors_of(keys, 4), [""], time.monotonic() + 30
         assert (found.lookup(keys, [300, 0]) == right.ravel()).all()
@@ -313,13 +292,10 @@ def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_
         assert "away" in outcomes
 
 
-def test_what_was_loaded_is_not_loaded_again_and_updates_stay(
-    redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_loaded_is_not_loaded_again_and_updates_stay(redis_server, tmp_path, monkeypatch):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     volatile = {"type": "redis_cluster", "address": redis_server.address}
-    persistent = {"type": "rocks_db", "path": "rocks"}
-    fields = {"volatile_db": volatile, "persistent_db": persistent}
+    fields = {"volatile_db": volatile, "persistent_db": ROCKS}
     keys = np.array([7])
     new = vectors_of(keys, 4, version=1)
     with store(tmp_path, **fields) as found:
@@ -337,40 +313,33 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from helpers.hps.rocks import Rocks
-held = Rocks(Path(sys.argv[1]), 16)
+held = Rocks(Path(sys.argv[1]))
 print("open", flush=True)
 time.sleep(60)
 """
 
 
-def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_owner(
-    tmp_path: Path,
-) -> None:
+def test_a_rocksdb_that_is_locked_or_damaged_is_said_and_can_be_read_beside_its_owner(tmp_path):
     path, keys = tmp_path / "db", np.arange(5000)
-    level = Rocks(path, WIDTH)
+    level = Rocks(path)
     level.insert(keys, vectors_of(keys, WIDTH))
     level.close()
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(Unavailable, match="another process is using it"):
-            Rocks(path, WIDTH)
-        reader = Rocks(path, WIDTH, read_only=True)
+            Rocks(path)
+        reader = Rocks(path, read_only=True)
         assert took(reader, keys)[1] == []
         reader.close()
         holder.kill()
     for file in path.glob("*.sst"):
         file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(Unavailable, match=r"RocksDB at .*db") as caught:
-        took(Rocks(path, WIDTH), keys)
+        took(Rocks(path), keys)
     assert "\n" not in str(caught.value)
 
 
-def test_settings_of_a_database_reach_it(tmp_path: Path) -> None:
-    found = settings.parse(
-        content(tmp_path, volatile_db={"overflow_margin": 40, "num_partitions": 1})
-    )
+def test_settings_of_a_database_reach_it(tmp_path):
     with store(tmp_path, volatile_db={"overflow_margin": 40, "num_partitions": 1}) as opened:
-        assert all(len(table.levels[0]) <= 40 for table in opened.tables)  # type: ignore[arg-type]
-    assert found.volatile_db.overflow_margin == 40
+        assert all(len(table.levels[0]) <= 40 for table in opened.tables)

@@ -4,38 +4,27 @@ tests/hps/test_larger_than_memory.py takes three times as much disk, and some mi
 
 import os
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from helpers.config import resolve
 from helpers.hps import files
-from helpers.inference import convert, export, open_dataset, prepare
-from helpers.measure import compute_reference
-from helpers.models._criteo import checkpoint, network, spec
-from helpers.models._criteo.data import Samples, write_part
-from helpers.store import OUTPUTS_VARIABLE
-from helpers.triton import deploy, embedded, serve
+from helpers.inference import open_dataset
+from helpers.models._criteo import checkpoint, network
+from helpers.triton import embedded, serve
+from tests.hps.builders import Deployed, criteo_samples
 
 SIZE = float(os.environ.get("LARGE_TABLE_GB", 0))
 LIMIT = 2**30  # bytes of private memory for each process of the Python backend
 SAMPLES = 20_000
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not SIZE, reason="LARGE_TABLE_GB is not set"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not SIZE, reason="LARGE_TABLE_GB is not set")]
 WRAPPER = """#!/bin/sh
 exec prlimit --data={limit} {stub} "$@"
 """
 
 
-def test_a_table_of_gigabytes_is_served_within_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+def test_a_table_of_gigabytes_is_served_within_one(tmp_path, monkeypatch, capsys):
     rows = (int(SIZE * 2**30 / 512 / 26),) * 26
     draws = np.random.default_rng(0)
     path = tmp_path / "checkpoint"
@@ -47,45 +36,19 @@ def test_a_table_of_gigabytes_is_served_within_one(
             for start in range(0, count, 2**16):
                 some = draws.standard_normal((min(2**16, count - start), 128), dtype=np.float32)
                 (some / 10).tofile(file)
-    dataset = tmp_path / "dataset"
-    dataset.mkdir()
-    ids = draws.integers(0, rows[0], (SAMPLES, 26)).astype(np.int32)
-    numbers = draws.standard_normal((SAMPLES, 13)).astype(np.float16).astype(np.float32)
-    samples = Samples(ids, numbers, draws.random(SAMPLES) < 0.3)
-    for part in spec.PARTS:
-        write_part(dataset / part, rows, [samples])
-    spec.write(dataset, rows, {})
-    fields: dict[str, Any] = {
-        "dataset": str(dataset),
-        "checkpoint": str(path),
-        "variant": "own",
-        "export_format": "tf-savedmodel",
-        "export_precision": "fp32",
-        "format": "onnx",
-        "precision": "fp32",
-        "lookup": "hps",
-        "max_batch_size": 2048,
-        "hps": {
-            "gpucacheper": 0.01,
-            "volatile_db": {"type": "disabled"},
-            "persistent_db": {"type": "rocks_db", "path": "rocks"},
-        },
+    hps = {
+        "gpucacheper": 0.01,
+        "volatile_db": {"type": "disabled"},
+        "persistent_db": {"type": "rocks_db", "path": "rocks"},
     }
-
-    def config(stage: str) -> Any:
-        section = {"dlrm": {"experiments": {"hps": fields}}}
-        return resolve("dlrm", stage, "test", "cpu", {}, {}, section, "hps", {})
-
-    prepared = prepare(config("export"))
-    reference = compute_reference(config("export"), prepared)
-    export(config("export"), prepared)
-    convert(config("convert"), lambda *_: None)
-    repository = deploy(config("deploy"))
+    samples = criteo_samples(rows, SAMPLES)
+    made = Deployed("dlrm", tmp_path, path, rows, samples, max_batch_size=2048, hps=hps)
+    repository, reference = made.repository, made.reference
     folder = repository.folder / "dlrm_sparse/1/hps/0"
     assert files.rows(folder, 128) == sum(rows)
     link = embedded.link_backend
 
-    def limited(target: Path) -> None:
+    def limited(target):
         link(target)
         stub = target / "python/triton_python_backend_stub"
         real = stub.resolve()
@@ -96,10 +59,9 @@ def test_a_table_of_gigabytes_is_served_within_one(
     monkeypatch.setattr(embedded, "link_backend", limited)
     monkeypatch.setattr(embedded, "READY_SECONDS", 1800)
     started = time.monotonic()
-    deploying = config("deploy")
-    with serve(deploying, repository, log=tmp_path / "log") as server:
+    with serve(made.config_of_deploy, repository, log=tmp_path / "log") as server:
         ready = time.monotonic() - started
-        data = open_dataset(deploying)
+        data = open_dataset(made.config_of_deploy)
         started = time.monotonic()
         found = server.infer_all("dlrm", data.batches(2048))
         took = time.monotonic() - started

@@ -1,7 +1,5 @@
 """The cache and the hash map against a dictionary: random keys, duplicates, updates, evictions."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +13,7 @@ WIDTH = 3
 KEYS = st.lists(st.integers(-20, 60) | st.sampled_from([2**63 - 1, -(2**63)]), max_size=30)
 
 
-def vectors_of(keys: Any, version: int = 0) -> np.ndarray:
+def vectors_of(keys, version=0):
     """What a key's row is in a version: its vector says both."""
     keys = np.asarray(keys, np.int64)
     low = (keys % 1009).astype(np.float32)
@@ -26,13 +24,13 @@ class CacheMachine(RuleBasedStateMachine):
     """A cache never gives a row that was not the last one written of its key."""
 
     @initialize(rows=st.integers(1, 40))
-    def make(self, rows: int) -> None:
+    def make(self, rows):
         self.cache, self.rows = Cache(rows, WIDTH), rows
-        self.truth: dict[int, int] = {}  # key -> version
+        self.truth = {}  # key -> version
         self.version = 0
 
     @rule(keys=KEYS)
-    def fetch(self, keys: list[int]) -> None:
+    def fetch(self, keys):
         out = np.full((len(keys), WIDTH), -1, np.float32)
         missing, different = self.cache.fetch(np.array(keys, np.int64), out)
         there = [i for i in range(len(keys)) if i not in set(missing.tolist())]
@@ -44,7 +42,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert not {keys[i] for i in missing} & {*self.cache.keys().tolist()}
 
     @rule(keys=KEYS, only_present=st.booleans())
-    def insert(self, keys: list[int], only_present: bool) -> None:
+    def insert(self, keys, only_present):
         self.version += 1
         different = list(dict.fromkeys(keys))
         array = np.array(different, np.int64)
@@ -58,7 +56,7 @@ class CacheMachine(RuleBasedStateMachine):
                 self.truth[key] = self.version
 
     @invariant()
-    def it_has_room_for_what_was_asked_and_no_more(self) -> None:
+    def it_has_room_for_what_was_asked_and_no_more(self):
         if hasattr(self, "cache"):
             keys = self.cache.keys().tolist()
             assert len(keys) == len(set(keys)) == len(self.cache)
@@ -73,12 +71,12 @@ class MapMachine(RuleBasedStateMachine):
         margin=st.sampled_from([3, 10, 2**64 - 1]),
         partitions=st.integers(1, 4),
     )
-    def make(self, policy: str, margin: int, partitions: int) -> None:
+    def make(self, policy, margin, partitions):
         self.map = HashMap(WIDTH, partitions, margin, policy, 0.5)
-        self.margin, self.truth, self.version = margin, {}, 0  # type: ignore[var-annotated]
+        self.margin, self.truth, self.version = margin, {}, 0
 
     @rule(keys=KEYS)
-    def insert(self, keys: list[int]) -> None:
+    def insert(self, keys):
         self.version += 1
         array = np.array(keys, np.int64)
         values = vectors_of(array, self.version)
@@ -91,7 +89,7 @@ class MapMachine(RuleBasedStateMachine):
         self.truth = {key: value for key, value in self.truth.items() if key in left}
 
     @rule(keys=KEYS)
-    def fetch(self, keys: list[int]) -> None:
+    def fetch(self, keys):
         out = np.full((len(keys), WIDTH), -1, np.float32)
         missing = {*self.map.fetch(np.array(keys, np.int64), out).tolist()}
         for i, key in enumerate(keys):
@@ -100,7 +98,7 @@ class MapMachine(RuleBasedStateMachine):
             assert (out[i] == expected).all()
 
     @invariant()
-    def no_partition_is_above_its_margin(self) -> None:
+    def no_partition_is_above_its_margin(self):
         if hasattr(self, "map"):
             keys = self.map.keys()
             assert len(keys) == len(self.map) == len({*keys.tolist()})
@@ -108,15 +106,14 @@ class MapMachine(RuleBasedStateMachine):
                 assert np.bincount(self.map.partition_of(keys)).max() <= self.margin
 
 
-TestCache = CacheMachine.TestCase
-TestMap = MapMachine.TestCase
-for case in (TestCache, TestMap):
-    case.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCache, TestMap = CacheMachine.TestCase, MapMachine.TestCase
+FEW = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestCache.settings = TestMap.settings = FEW
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=300))
 @settings(max_examples=50, deadline=None)
-def test_an_index_numbers_different_keys(keys: list[int]) -> None:
+def test_an_index_numbers_different_keys(keys):
     index, array = Index(), np.array(keys, np.int64)
     half = len(keys) // 2
 
@@ -125,7 +122,7 @@ def test_an_index_numbers_different_keys(keys: list[int]) -> None:
     assert index.find(array).tolist() == [*range(half), *[-1] * (len(keys) - half)]
 
 
-def test_the_least_recently_used_row_of_a_set_goes_first() -> None:
+def test_the_least_recently_used_row_of_a_set_goes_first():
     cache, out = Cache(2 * WAYS, WIDTH), np.empty((1, WIDTH), np.float32)
     for key in range(0, 2 * WAYS, 2):  # of two sets these keys are in one
         cache.insert(np.array([key]), vectors_of([key]))
@@ -136,7 +133,7 @@ def test_the_least_recently_used_row_of_a_set_goes_first() -> None:
     assert {*cache.keys().tolist()} == {0, 100, *range(4, 2 * WAYS, 2)}
 
 
-def test_keys_in_sequence_fill_a_cache_to_its_last_row() -> None:
+def test_keys_in_sequence_fill_a_cache_to_its_last_row():
     keys = np.arange(1000)
     cache = Cache(1000, WIDTH)
 
@@ -146,7 +143,7 @@ def test_keys_in_sequence_fill_a_cache_to_its_last_row() -> None:
 
 
 @pytest.mark.parametrize("width", [16, 128])
-def test_a_hash_map_takes_little_more_than_its_vectors(width: int) -> None:
+def test_a_hash_map_takes_little_more_than_its_vectors(width):
     table, rows = HashMap(width), 200_000
     for start in range(0, rows, 10_000):
         keys = np.arange(start, start + 10_000)

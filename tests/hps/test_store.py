@@ -2,80 +2,24 @@
 
 import logging
 import re
-import time
-from pathlib import Path
-from typing import Any
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from helpers.config import resolve
 from helpers.hps import files, settings
-from helpers.hps.cache import Cache
-from helpers.hps.session import JSON, Session, load
+from helpers.hps.session import Session
 from helpers.hps.store import Store
 from helpers.models._criteo.hierarchy_display import describe_lookup, memory_estimate
 from tests.conftest import ONNX, wait_for
-from tests.hps.test_table import Gone
-
-WIDTHS, ROWS = (4, 8), (300, 50)
-
-
-def vectors_of(keys: Any, width: int, version: int = 0) -> np.ndarray:
-    keys = np.asarray(keys)
-    return (keys[:, None] * 8 + np.arange(width) + version * 10_000).astype(np.float32)
-
-
-def content(folder: Path, **fields: Any) -> dict[str, Any]:
-    """NVIDIA's JSON for two tables, whose folders are written to `folder`."""
-    for place, (rows, width) in enumerate(zip(ROWS, WIDTHS, strict=True)):
-        keys = np.arange(rows)
-        if not (folder / str(place)).exists():
-            files.write(folder / str(place), [(keys, vectors_of(keys, width))])
-    model = {
-        "model": "sparse",
-        "sparse_files": ["0", "1"],
-        "num_of_worker_buffer_in_pool": 3,
-        "embedding_table_names": ["sparse_embedding0", "sparse_embedding1"],
-        "embedding_vecsize_per_table": [*WIDTHS],
-        "maxnum_catfeature_query_per_table_per_sample": [1, 1],
-        "default_value_for_each_table": [1.0],
-        "deployed_device_list": [0],
-        "max_batch_size": 1024,
-        "cache_refresh_percentage_per_iteration": 0.0,
-        "hit_rate_threshold": 1.0,
-        "gpucacheper": 0.25,
-        "gpucache": True,
-    }
-    top = {name: fields.pop(name) for name in [*fields] if name.endswith(("_db", "_source"))}
-    return {"supportlonglong": True, "models": [model | fields], **top}
-
-
-def store(folder: Path, **fields: Any) -> Store:
-    return Store(settings.parse(content(folder, **fields)), folder)
-
-
-def open_session(folder: Path, **fields: Any) -> Session:
-    """Write the file of a deployment, and open the store as a server does."""
-    written = settings.parse(content(folder, **fields))
-    (folder / JSON).write_text(written.model_dump_json())
-    return load(folder, 1, "cpu")
-
-
-def expected(keys: np.ndarray, counts: list[int], defaults: tuple[float, float]) -> np.ndarray:
-    found, start = [], 0
-    for count, rows, width, default in zip(counts, ROWS, WIDTHS, defaults, strict=True):
-        own = keys[start : start + count]
-        known = ((own >= 0) & (own < rows))[:, None]
-        found.append(np.where(known, vectors_of(own, width), np.float32(default)).ravel())
-        start += count
-    return np.concatenate(found)
+from tests.hps.builders import Gone, content, expected, open_session, store, vectors_of
 
 
 @pytest.mark.parametrize("fields", [{}, {"gpucache": False}, {"gpucacheper": 0.01}])
 def test_a_store_gives_each_table_s_vectors_in_turn_and_defaults_for_what_is_nowhere(
-    fields: dict[str, Any], tmp_path: Path
-) -> None:
+    fields, tmp_path
+):
     draws = np.random.default_rng(0)
     with store(tmp_path, **fields) as found:
         for _ in range(20):
@@ -85,7 +29,7 @@ def test_a_store_gives_each_table_s_vectors_in_turn_and_defaults_for_what_is_now
             assert (found.lookup(keys, counts) == expected(keys, counts, (1, 0))).all()
 
 
-def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path: Path) -> None:
+def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path):
     with store(tmp_path) as found:
         session = Session(found)
         answer = session.run({"KEYS": [[1, 2, 3]], "NUMKEYS": [[2, 1]]})["OUTPUT0"]
@@ -104,7 +48,7 @@ def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 @pytest.mark.parametrize("method", ["run", "run_on_device"])
-def test_a_session_answers_several_lookups_at_once(method: str, dtype: Any, tmp_path: Path) -> None:
+def test_a_session_answers_several_lookups_at_once(method, dtype, tmp_path):
     keys, counts = np.array([[1, 2, 3], [7, 8, 9]], dtype), np.array([[2, 1], [2, 1]], np.int32)
     with store(tmp_path) as found:
         answer = getattr(Session(found), method)({"KEYS": keys, "NUMKEYS": counts})["OUTPUT0"]
@@ -112,20 +56,20 @@ def test_a_session_answers_several_lookups_at_once(method: str, dtype: Any, tmp_
     assert (answer == np.stack([expected(each, [2, 1], (1, 0)) for each in keys])).all()
 
 
-def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path: Path) -> None:
+def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path):
     keys, counts = np.arange(60), [40, 20]
     with store(tmp_path, hit_rate_threshold=0.0, gpucacheper=1.0) as found:
         cold = found.lookup(keys % 50, counts)
-        found.drain()
+        for table in found.tables:
+            table.drain()
         warm = found.lookup(keys % 50, counts)
-        assert (cold[: 40 * 4] == 1).all()
-        assert (cold[40 * 4 :] == 0).all()
+        assert (cold == [1] * 160 + [0] * 160).all()
         assert (warm == expected(keys % 50, counts, (1, 0))).all()
         met = found.counts()
         assert (met.keys, met.defaults, met.different, met.hits) == (120, 60, 120, 60)
 
 
-def test_a_cache_is_filled_at_the_start_only_if_it_is_refreshed(tmp_path: Path) -> None:
+def test_a_cache_is_filled_at_the_start_only_if_it_is_refreshed(tmp_path):
     for share, there in ((0.0, 0), (0.2, 75)):
         fields = {"cache_refresh_percentage_per_iteration": share, "init_ec": True}
         with store(tmp_path, **fields) as found:
@@ -134,21 +78,17 @@ def test_a_cache_is_filled_at_the_start_only_if_it_is_refreshed(tmp_path: Path) 
             assert len(found.tables[0].cache) == 0
 
 
-def test_a_store_refreshes_its_cache_in_intervals(tmp_path: Path) -> None:
+def test_a_store_refreshes_its_cache_in_intervals(tmp_path):
     keys = np.array([7])
     with store(tmp_path, refresh_interval=0.1) as found:
         table = found.tables[0]
         found.lookup(keys, [1, 0])
         table.levels[0].insert(keys, vectors_of(keys, 4, version=1))
-        ends = time.monotonic() + 5
-        while (found.lookup(keys, [1, 0]) != vectors_of(keys, 4, version=1)).any():
-            assert time.monotonic() < ends
-            time.sleep(0.02)
+        new = vectors_of(keys, 4, version=1)
+        wait_for(lambda: (found.lookup(keys, [1, 0]) == new).all(), 30)
 
 
-def test_a_refresh_that_fails_is_said_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refresh_that_fails_is_said_and_tried_again(tmp_path, caplog):
     with store(tmp_path, refresh_interval=0.05) as found:
         found.tables[0].levels = [Gone()]
         found.lookup(np.array([7]), [0, 1])
@@ -156,9 +96,7 @@ def test_a_refresh_that_fails_is_said_and_tried_again(
         wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1, 5)
 
 
-def test_without_a_database_every_vector_is_the_default(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_database_every_vector_is_the_default(tmp_path, caplog):
     with (
         caplog.at_level(logging.WARNING),
         store(tmp_path, volatile_db={"type": "disabled"}) as found,
@@ -167,75 +105,63 @@ def test_without_a_database_every_vector_is_the_default(
     assert "sparse_embedding0 has no database, so every vector is the default" in caplog.text
 
 
-def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path: Path) -> None:
+def test_a_part_of_the_rows_is_loaded_if_the_settings_say_so(tmp_path):
     with store(tmp_path, volatile_db={"initial_cache_rate": 0.5}) as found:
         assert [len(table.levels[0]) for table in found.tables] == [150, 25]
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda f: (f / "0/key").write_bytes(b"123"), "key has 3 bytes, not a multiple of 8"),
-        (
-            lambda f: (f / "0/emb_vector").write_bytes(b"123"),
-            "emb_vector has 3 bytes, not a multiple of 16",
-        ),
-        (lambda f: (f / "0/key").write_bytes(bytes(16)), "2 keys and 300 vectors of 4. Check"),
-        (lambda f: (f / "0/emb_vector").unlink(), "emb_vector is missing"),
-        (lambda f: (f / "1/key").unlink(), "key is missing"),
-        (
-            lambda f: (f / "1/emb_vector").write_bytes(b"\xff" * (50 * 32)),
-            "has a value in row 0 that is not finite",
-        ),
-        (
-            lambda f: np.zeros(300, "<i8").tofile(f / "0/key"),
-            "has the key 0 twice",
-        ),
-    ],
-)
-def test_a_damaged_table_is_refused_in_one_line(damage: Any, words: str, tmp_path: Path) -> None:
+DAMAGES = [  # a file of two tables, its new content or none, and what is said
+    ("0/key", b"123", "key has 3 bytes, not a multiple of 8"),
+    ("0/emb_vector", b"123", "emb_vector has 3 bytes, not a multiple of 16"),
+    ("0/key", bytes(16), "2 keys and 300 vectors of 4. Check"),
+    ("0/emb_vector", None, "emb_vector is missing"),
+    ("1/key", None, "key is missing"),
+    ("1/emb_vector", b"\xff" * (50 * 32), "has a value in row 0 that is not finite"),
+    ("0/key", bytes(300 * 8), "has the key 0 twice"),
+]
+
+
+@pytest.mark.parametrize(("name", "damaged", "words"), DAMAGES)
+def test_a_damaged_table_is_refused_in_one_line(name, damaged, words, tmp_path):
     content(tmp_path)
-    damage(tmp_path)
+    (tmp_path / name).unlink()
+    if damaged is not None:
+        (tmp_path / name).write_bytes(damaged)
     with pytest.raises(files.BadTable) as caught:
         store(tmp_path)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"gpu_cache": True}, "models[0].gpu_cache is unknown. Remove it."),
-        ({"gpucache": 1}, "models[0].gpucache is 1. It should be a valid boolean."),
-        ({"gpucacheper": 2}, "models[0].gpucacheper is 2. It should be less than or equal to 1."),
-        ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a valid list.'),
-        ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
-        (
-            {"volatile_db": {"type": "redis"}},
-            "volatile_db.type is \"redis\". It should be 'disabled', ",
-        ),
-        ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. It should be"),
-        ({"persistent_db": []}, "persistent_db should be a mapping of names to values."),
-        (
-            {"update_source": {"type": "nats"}},
-            "update_source.type is \"nats\". It should be 'null', ",
-        ),
-        ({"persistent_db": {"max_batch_size": -1}}, "persistent_db.max_batch_size is -1."),
-        ({"persistent_db": {"max_batch_size": 0}}, "persistent_db.max_batch_size is 0."),
-        ({"update_source": {"max_batch_size": 0}}, "update_source.max_batch_size is 0."),
-        ({"refresh_interval": -1}, "models[0].refresh_interval is -1."),
-        ({"refresh_delay": -0.5}, "models[0].refresh_delay is -0.5."),
-    ],
-)
-def test_a_setting_that_is_not_nvidia_s_is_named(
-    fields: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+BAD_SETTINGS = [
+    ({"gpu_cache": True}, "models[0].gpu_cache is unknown. Remove it."),
+    ({"gpucache": 1}, "models[0].gpucache is 1. It should be a valid boolean."),
+    ({"gpucacheper": 2}, "models[0].gpucacheper is 2. It should be less than or equal to 1."),
+    ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a valid list.'),
+    ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
+    (
+        {"volatile_db": {"type": "redis"}},
+        "volatile_db.type is \"redis\". It should be 'disabled', ",
+    ),
+    ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. It should be"),
+    ({"persistent_db": []}, "persistent_db should be a mapping of names to values."),
+    ({"update_source": {"type": "nats"}}, "update_source.type is \"nats\". It should be 'null', "),
+    ({"persistent_db": {"max_batch_size": -1}}, "persistent_db.max_batch_size is -1."),
+    ({"persistent_db": {"max_batch_size": 0}}, "persistent_db.max_batch_size is 0."),
+    ({"update_source": {"max_batch_size": 0}}, "update_source.max_batch_size is 0."),
+    ({"refresh_interval": -1}, "models[0].refresh_interval is -1."),
+    ({"refresh_delay": -0.5}, "models[0].refresh_delay is -0.5."),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), BAD_SETTINGS)
+def test_a_setting_that_is_not_nvidia_s_is_named(fields, words, tmp_path):
     with pytest.raises(settings.BadSettings) as caught:
         settings.parse(content(tmp_path, **fields))
     assert words in str(caught.value)
 
 
-def test_fields_without_an_effect_are_said_on_the_page_of_the_lookup() -> None:
+def test_fields_without_an_effect_are_said_on_the_page_of_the_lookup():
     given = {"num_of_worker_buffer_in_pool": 2, "persistent_db": {"num_threads": 4, "path": "a"}}
     experiments = {"mine": ONNX | {"export_format": "tf-savedmodel", "lookup": "hps", "hps": given}}
     config = resolve("dlrm", "deploy", "Mine", models={"dlrm": {"experiments": experiments}})
@@ -246,7 +172,7 @@ def test_fields_without_an_effect_are_said_on_the_page_of_the_lookup() -> None:
     assert f"{said}`num_threads` (RocksDB keeps its own threads)." in page
 
 
-def test_the_plan_is_what_a_store_takes(tmp_path: Path) -> None:
+def test_the_plan_is_what_a_store_takes(tmp_path):
     keys, width = np.arange(60_000), 128
     files.write(tmp_path / "0", [(keys, np.ones((len(keys), width), np.float32))])
     given = settings.parse(
@@ -258,28 +184,18 @@ def test_the_plan_is_what_a_store_takes(tmp_path: Path) -> None:
             maxnum_catfeature_query_per_table_per_sample=[1],
         )
     )
-    with Store(given, tmp_path) as found:
+    with closing(Store(given, tmp_path)) as found:
         cache, volatile = memory_estimate(given, found.rows, "cpu")
         (table,) = found.tables
-        assert isinstance(table.cache, Cache)
         assert cache["MB"] == round(table.cache.nbytes / 1e6, 1)
-        taken = table.levels[0].nbytes / 1e6  # type: ignore[attr-defined]
+        taken = table.levels[0].nbytes / 1e6
         assert volatile["MB"] == pytest.approx(taken, rel=0.1)
         assert (cache["rows"], volatile["rows"]) == (15_000, 60_000)
 
 
-def updated(folder: Path, name: str, table: str, keys: np.ndarray, width: int) -> None:
-    """Write an update beside the folder that is watched, and move it there."""
-    files.write(folder / f".{name}" / table, [(keys, vectors_of(keys, width, version=1))])
-    (folder / f".{name}").rename(folder / name)
-
-
 def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, monkeypatch, caplog, capsys
+):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     source = {"type": "folder", "path": "updates"}
     (tmp_path / "updates").mkdir()
@@ -292,11 +208,11 @@ def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
         with (bad / "sparse_embedding0/emb_vector").open("ab") as file:
             file.write(b"123")
         bad.rename(tmp_path / "updates/0")
-        updated(tmp_path / "updates", "1", "sparse_embedding0", keys, 4)
-        ends = time.monotonic() + 10
-        while (session.store.lookup(keys, [2, 0]) != vectors_of(keys, 4, version=1).ravel()).any():
-            assert time.monotonic() < ends
-            time.sleep(0.02)
+        good = tmp_path / "updates/.1"
+        files.write(good / "sparse_embedding0", [(keys, vectors_of(keys, 4, version=1))])
+        good.rename(tmp_path / "updates/1")
+        new = vectors_of(keys, 4, version=1).ravel()
+        wait_for(lambda: (session.store.lookup(keys, [2, 0]) == new).all(), 30)
     finally:
         session.close()
     assert "0 was skipped: " in caplog.text

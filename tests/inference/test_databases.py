@@ -6,27 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from helpers.config import DeployConfig, resolve
+from helpers.config import resolve
 from helpers.inference import ensemble
-from helpers.store import OUTPUTS_VARIABLE
 from tests.conftest import ONNX
 
 
 @pytest.fixture
-def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeployConfig:
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+def deployed(monkeypatch):
     monkeypatch.delenv("HPS_FOLDER", raising=False)
-    experiment = ONNX | {"lookup": "hps"}
-    models = {"dlrm": {"experiments": {"mine": experiment}}}
-    config = resolve("dlrm", "deploy", gpu="Test", models=models)
-    assert isinstance(config, DeployConfig)
-    return config
+    models = {"dlrm": {"experiments": {"mine": ONNX | {"lookup": "hps"}}}}
+    return resolve("dlrm", "deploy", gpu="Test", models=models)
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
-def test_two_servers_at_once_have_a_folder_each(
-    deployed: DeployConfig, tmp_path: Path, first_to_end: int
-) -> None:
+def test_two_servers_at_once_have_a_folder_each(deployed, tmp_path, first_to_end):
     kept = tmp_path / "outputs/Test/databases"
     servers = [ExitStack(), ExitStack()]
     for stack, name in zip(servers, ("first", "second"), strict=True):
@@ -40,9 +33,7 @@ def test_two_servers_at_once_have_a_folder_each(
     assert "HPS_FOLDER" not in os.environ
 
 
-def test_the_folder_that_the_user_has_set_holds_for_all(
-    deployed: DeployConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_that_the_user_has_set_holds_for_all(deployed, tmp_path, monkeypatch):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
     with (
         ensemble.databases(deployed, tmp_path / "artifacts/first"),
@@ -54,8 +45,8 @@ def test_the_folder_that_the_user_has_set_holds_for_all(
 
 @pytest.mark.parametrize("place", ["outputs", "outputs/Test/artifacts"])
 def test_databases_of_a_temporary_repository_are_in_the_outputs_and_go_with_it(
-    deployed: DeployConfig, tmp_path: Path, place: str
-) -> None:
+    deployed, tmp_path, place
+):
     with ensemble.databases(deployed, tmp_path / place / ".served-1"):
         folder = Path(os.environ["HPS_FOLDER"])
         assert folder == tmp_path / "outputs/Test/databases/.served-1"

@@ -1,7 +1,6 @@
 """Shared by the tests of the machine: a GPU that is not there."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.machine.nvml import Card
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Card:
+def card(monkeypatch, tmp_path):
     """A GPU with its driver, as far as the package can see."""
     made = Card()
     monkeypatch.setitem(sys.modules, "pynvml", made.module())

@@ -4,7 +4,6 @@ It is needed because the tests run without a GPU. `test_gpu.py` holds every name
 module; what a real driver answers is not tested.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -41,11 +40,14 @@ class Card:
     mig: int = 0
     ecc: int = 1
     used: int = 2_000_000_000  # bytes
+    total: int = 85 * 10**9  # bytes
+    architecture: int = 7  # nvmlDeviceArchitecture_t of nvml.h
+    energy: int = 0  # mJ
     refuses: dict[str, str] = field(default_factory=dict)  # function -> error
     asked_for: list[Any] = field(default_factory=list)
     open: int = 0
 
-    def module(self) -> ModuleType:
+    def module(self):
         """Build the module."""
         made = ModuleType("pynvml")
         base = type("NVMLError", (Exception,), {})
@@ -59,26 +61,26 @@ class Card:
             setattr(made, name, self.guarded(made, name, function))
         return made
 
-    def guarded(self, made: ModuleType, name: str, function: Callable[..., Any]) -> Any:
-        def call(*arguments: Any) -> Any:
+    def guarded(self, made, name, function):
+        def call(*arguments):
             if error := self.refuses.get(name):
                 raise getattr(made, f"NVMLError_{error}")(error)
             return function(*arguments)
 
         return call
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        def opened() -> None:
+    def functions(self):
+        def opened():
             self.open += 1
 
-        def closed() -> None:
+        def closed():
             self.open -= 1
 
-        def chosen(which: Any) -> str:
+        def chosen(which):
             self.asked_for.append(which)
             return "handle"
 
-        def processes(_: str) -> list[SimpleNamespace]:
+        def processes(_):
             return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes]
 
         return {
@@ -89,15 +91,17 @@ class Card:
             "nvmlDeviceGetUUID": lambda _: UUID,
             "nvmlDeviceGetSerial": lambda _: SERIAL,
             "nvmlDeviceGetName": lambda _: self.name,
+            "nvmlDeviceGetArchitecture": lambda _: self.architecture,
             "nvmlSystemGetDriverVersion": lambda: self.driver,
             "nvmlSystemGetCudaDriverVersion_v2": lambda: 12020,
             "nvmlDeviceGetCudaComputeCapability": lambda _: (8, 0),
-            "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=85 * 10**9, used=self.used),
+            "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=self.total, used=self.used),
             "nvmlDeviceGetClockInfo": lambda _, clock: {1: 1155, 2: 1593}[clock],
             "nvmlDeviceGetMaxClockInfo": lambda _, clock: {1: 1410, 2: 1593}[clock],
             "nvmlDeviceGetEnforcedPowerLimit": lambda _: self.power_limit,
             "nvmlDeviceGetPowerManagementDefaultLimit": lambda _: 400_000,
             "nvmlDeviceGetPowerUsage": lambda _: 87_500,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda _: self.energy,
             "nvmlDeviceGetTemperature": lambda _, sensor: {0: 41}[sensor],
             "nvmlDeviceGetMigMode": lambda _: [self.mig, self.mig],
             "nvmlDeviceGetEccMode": lambda _: [self.ecc, self.ecc],

@@ -5,29 +5,29 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from helpers.machine import gpu, provenance
 from helpers.store.paths import ROOT
-from tests.machine.nvml import BITS, CAP, QUERIES, RECORD, SERIAL, THERMAL, UUID, Card
+from tests.machine.nvml import BITS, CAP, QUERIES, RECORD, SERIAL, THERMAL, UUID
 
 
-def record(own: Any = ()) -> dict[str, Any]:
+def record(own=()):
     with gpu.opened(own) as opened:
         return opened.record()
 
 
-def test_a_record_is_everything_in_words_and_units(card: Card) -> None:
+def test_a_record_is_everything_in_words_and_units(card):
     assert record() == RECORD
     assert card.asked_for == [0]
     assert card.open == 0
+    card.name = b"Tesla T4"
+    assert record()["name"] == "Tesla T4"
 
 
-def test_a_record_identifies_neither_the_device_nor_the_machine(card: Card) -> None:
+def test_a_record_identifies_neither_the_device_nor_the_machine(card):
     card.processes = [(1, 10**9)]
 
     said = json.dumps(record())
@@ -37,20 +37,14 @@ def test_a_record_identifies_neither_the_device_nor_the_machine(card: Card) -> N
     assert not {"uuid", "serial", "pid", "host"} & set(re.findall(r"[a-z]+", said))
 
 
-def test_text_in_bytes_is_text(card: Card) -> None:
-    card.name = b"Tesla T4"
-
-    assert record()["name"] == "Tesla T4"
-
-
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_without_an_answer_leaves_the_rest(card: Card, query: str) -> None:
+def test_a_query_without_an_answer_leaves_the_rest(card, query):
     card.refuses = {query: "NotSupported"}
 
     assert record() == RECORD | dict.fromkeys(QUERIES[query], "not supported")
 
 
-def test_an_old_driver_and_an_error_read_differently(card: Card) -> None:
+def test_an_old_driver_and_an_error_read_differently(card, monkeypatch):
     for error, answer in {
         "FunctionNotFound": "not supported",
         "NoPermission": "unknown: NoPermission",
@@ -58,13 +52,8 @@ def test_an_old_driver_and_an_error_read_differently(card: Card) -> None:
     }.items():
         card.refuses = {"nvmlDeviceGetMigMode": error}
         assert record() == RECORD | {"mig": answer}
-
-
-def test_an_old_pynvml_without_a_function_does_not_answer(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    card.refuses = {}  # an old pynvml
     monkeypatch.delattr(sys.modules["pynvml"], "nvmlDeviceGetCurrentClocksEventReasons")
-
     assert record() == RECORD | {"throttle_reasons": "not supported"}
 
 
@@ -79,7 +68,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("where", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
-def test_without_a_driver_that_answers_the_record_is_the_reason(card: Card, where: str) -> None:
+def test_without_a_driver_that_answers_the_record_is_the_reason(card, where, monkeypatch):
     for error, reason in REFUSED.items():
         card.refuses = {where: error}
         with gpu.opened() as opened:
@@ -87,13 +76,7 @@ def test_without_a_driver_that_answers_the_record_is_the_reason(card: Card, wher
             assert opened.load() == {}
             assert opened.throttle_reasons() == set()
             assert opened.others() == {"other_processes": reason, "other_memory_mb": reason}
-
-
-def test_without_pynvml_the_record_is_the_reason(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails
-
     assert record() == {"reason": "nvidia-ml-py is not installed"}
 
 
@@ -101,26 +84,21 @@ def test_without_pynvml_the_record_is_the_reason(
     ("chosen", "asked"),
     [("2", [2]), ("1,0", [1]), (UUID, [UUID]), (f"{UUID},3", [UUID]), (" 4 ", [4])],
 )
-def test_the_first_gpu_that_cuda_sees_is_queried(
-    card: Card, monkeypatch: pytest.MonkeyPatch, chosen: str, asked: list[Any]
-) -> None:
+def test_the_first_gpu_that_cuda_sees_is_queried(card, monkeypatch, chosen, asked):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
 
     assert record() == RECORD
     assert card.asked_for == asked
 
 
-@pytest.mark.parametrize("chosen", ["", "-1", "none", "-1,0"])
-def test_a_hidden_gpu_is_not_queried(
-    card: Card, monkeypatch: pytest.MonkeyPatch, chosen: str
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-
-    assert record() == {"reason": "CUDA_VISIBLE_DEVICES hides every GPU"}
+def test_a_hidden_gpu_is_not_queried(card, monkeypatch):
+    for chosen in ("", "-1", "none", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert record() == {"reason": "CUDA_VISIBLE_DEVICES hides every GPU"}
     assert card.asked_for == []
 
 
-def test_nvml_is_closed_however_the_block_ends(card: Card) -> None:
+def test_nvml_is_closed_however_the_block_ends(card):
     with suppress(ZeroDivisionError), gpu.opened():
         assert card.open == 1
         _ = 1 / 0
@@ -128,7 +106,7 @@ def test_nvml_is_closed_however_the_block_ends(card: Card) -> None:
     assert card.open == 0
 
 
-def test_every_throttle_reason_has_its_words_and_unknown_bits_have_none(card: Card) -> None:
+def test_every_throttle_reason_has_its_words_and_unknown_bits_have_none(card):
     for place, word in enumerate(BITS.values()):
         card.reasons = 1 << place
         assert record()["throttle_reasons"] == [word]
@@ -137,39 +115,34 @@ def test_every_throttle_reason_has_its_words_and_unknown_bits_have_none(card: Ca
 
 
 @pytest.fixture
-def child() -> Iterator[int]:
+def child():
     """A process of ours, as the server's are."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process.pid
     process.communicate()
 
 
-def test_our_processes_and_their_children_are_not_others(card: Card, child: int) -> None:
+def test_our_processes_and_their_children_are_not_others(card, child):
     card.processes = [(os.getpid(), 10**9), (child, 10**9), (1, 3 * 10**9), (2**22 + 1, 10**9)]
 
     assert record([os.getpid()]) == RECORD | {"other_processes": 2, "other_memory_mb": 4000}
     assert record([child])["other_processes"] == 3
     assert record()["other_processes"] == 4
-
-
-def test_a_process_that_we_start_later_is_ours_too(card: Card, child: int) -> None:
     card.processes = [(os.getpid(), 10**9)]
     with gpu.opened([os.getpid()]) as opened:
         assert opened.others()["other_processes"] == 0
-        card.processes.append((child, 10**9))
+        card.processes.append((child, 10**9))  # that we start later
         assert opened.others()["other_processes"] == 0
 
 
 @pytest.mark.parametrize(("own", "listed"), [(None, []), ([2], []), ([2], [(1, 10**9)])])
-def test_if_ours_are_not_listed_the_others_are_unknown(
-    card: Card, own: Any, listed: list[tuple[int, int]]
-) -> None:
+def test_if_ours_are_not_listed_the_others_are_unknown(card, own, listed):
     card.processes = listed
 
     assert record(own)["other_processes"].startswith("unknown: ")
 
 
-def test_memory_that_the_driver_hides_is_not_counted(card: Card) -> None:
+def test_memory_that_the_driver_hides_is_not_counted(card):
     card.processes = [(1, None), (2**22 + 1, 10**9)]
 
     found = record()
@@ -177,10 +150,10 @@ def test_memory_that_the_driver_hides_is_not_counted(card: Card) -> None:
     assert (found["other_processes"], found["other_memory_mb"]) == (2, "not supported")
 
 
-def test_every_name_is_one_of_the_real_module() -> None:
+def test_every_name_is_one_of_the_real_module():
     pynvml = pytest.importorskip("pynvml")
-    sources = ("helpers/machine/gpu.py", "helpers/measure/gpu_monitor.py")
-    text = "".join((ROOT / name).read_text() for name in sources)
+    sources = ("machine/gpu", "measure/gpu_monitor", "measure/energy", "measure/memory")
+    text = "".join((ROOT / f"helpers/{name}.py").read_text() for name in sources)
     names = set(re.findall(r"\b(?:nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 30
     assert {name for name in names if not hasattr(pynvml, name)} == set()
@@ -195,9 +168,7 @@ def test_every_name_is_one_of_the_real_module() -> None:
 
 
 @pytest.mark.parametrize("there", ["/proc/driver/nvidia/version", "/dev/nvidiactl"])
-def test_a_driver_is_seen_without_its_libraries(
-    monkeypatch: pytest.MonkeyPatch, there: str
-) -> None:
+def test_a_driver_is_seen_without_its_libraries(monkeypatch, there):
     monkeypatch.setattr(os.path, "exists", lambda path: path == there)
     assert gpu.has_driver()
 
@@ -205,7 +176,7 @@ def test_a_driver_is_seen_without_its_libraries(
     assert not gpu.has_driver()
 
 
-def test_a_result_names_the_gpu_in_mlperfs_fields(card: Card) -> None:
+def test_a_result_names_the_gpu_in_mlperfs_fields(card):
     found = provenance.machine("NVIDIA DGX A100 (1x A100 80GB)", "gpu")
 
     assert found["accelerators_per_node"] == 1

@@ -2,45 +2,31 @@
 
 import csv
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from helpers import formats
 from helpers.__main__ import main
-from helpers.config.loading import resolve
-from helpers.config.schema import ConvertConfig
 from helpers.machine import checks, gpu
-from helpers.machine.checks import Check
 from helpers.machine.preflight import gpu_obstacle, why_unavailable
 from helpers.store.paths import ROOT
-from tests.machine.nvml import CAP, QUERIES, THERMAL, Card
+from tests.machine import builders
+from tests.machine.nvml import CAP, QUERIES, THERMAL
 
 TARGET = "NVIDIA DGX A100 (1x A100 80GB)"
 
 
-def config(name: str = "ts-trace", **changes: Any) -> ConvertConfig:
-    place = {"gpu": TARGET, "device": "gpu"} | changes
-    fields = {
-        "export_format": "onnx" if name == "trt" else name,
-        "export_precision": "fp16",
-        "format": name,
-        "precision": "fp16",
-        "max_batch_size": 8,
-    }
-    models = {"resnet50": {"experiments": {"mine": fields}}}
-    found = resolve("resnet50", "convert", models=models, **place)
-    assert isinstance(found, ConvertConfig)
-    return found
+def config(name="ts-trace", **changes):
+    exported = {"export_format": "onnx" if name == "trt" else name, "export_precision": "fp16"}
+    fields = exported | {"format": name, "precision": "fp16", "gpu": TARGET, "device": "gpu"}
+    return builders.config(**fields | changes)
 
 
-def checked() -> dict[str, Check]:
+def checked():
     return {check.name: check for check in checks.gpu_checks([config()])}
 
 
-def test_a_gpu_that_matches_its_target_is_ok(card: Card) -> None:
+def test_a_gpu_that_matches_its_target_is_ok(card):
     assert {name: (each.word, each.found) for name, each in checked().items()} == {
         "NVIDIA driver": ("ok", "535.183.01, CUDA 12.2"),
         "GPU": ("ok", "NVIDIA A100-SXM4-80GB"),
@@ -53,7 +39,7 @@ def test_a_gpu_that_matches_its_target_is_ok(card: Card) -> None:
     }
 
 
-FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # state, check, word, words of the fix
+FAULTS = {  # state, check, word, words of the fix
     "another GPU": ({"name": "Tesla T4"}, "GPU", "WARN", f"for {TARGET}"),
     "an old driver": ({"driver": "470.223.02"}, "NVIDIA driver", "FIX", "525.60.13 or newer"),
     "a full memory": ({"used": 82 * 10**9}, "GPU memory", "FIX", "nvidia-smi"),
@@ -71,9 +57,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # state, check, wor
 
 
 @pytest.mark.parametrize(("state", "name", "word", "fix"), FAULTS.values(), ids=FAULTS.keys())
-def test_each_fault_is_named_alone_and_with_its_fix(
-    card: Card, state: dict[str, Any], name: str, word: str, fix: str
-) -> None:
+def test_each_fault_is_named_alone_and_with_its_fix(card, state, name, word, fix):
     vars(card).update(state)
 
     found = checked()
@@ -84,7 +68,7 @@ def test_each_fault_is_named_alone_and_with_its_fix(
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_without_an_answer_needs_no_fix(card: Card, query: str) -> None:
+def test_a_query_without_an_answer_needs_no_fix(card, query):
     card.refuses = {query: "NotSupported"}
 
     found = checked()
@@ -93,9 +77,7 @@ def test_a_query_without_an_answer_needs_no_fix(card: Card, query: str) -> None:
     assert wrong == ({"GPU"} if query == "nvmlDeviceGetName" else set())
 
 
-def test_a_driver_that_is_missing_or_does_not_answer_is_named(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_missing_or_does_not_answer_is_named(card, monkeypatch):
     card.refuses = {"nvmlInit": "LibRmVersionMismatch"}
     (check,) = checked().values()
     assert (check.name, check.word) == ("NVIDIA driver", "FIX")
@@ -111,9 +93,7 @@ def test_a_driver_that_is_missing_or_does_not_answer_is_named(
     assert (check.word, check.found) == ("FIX", "not found")
 
 
-def test_a_warning_is_printed_as_one_and_the_rest_is_ok(
-    card: Card, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_warning_is_printed_as_one_and_the_rest_is_ok(card, capsys, tmp_path):
     card.ecc, params = 0, tmp_path / "mine.yaml"
     params.write_text(
         f"gpu: {TARGET}\ndevice: gpu\nmodels: {{resnet50: {{experiments: {{a: "
@@ -129,11 +109,11 @@ def test_a_warning_is_printed_as_one_and_the_rest_is_ok(
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def installed(tmp_path, monkeypatch):
     """Install distributions of given versions, without their files, before this machine's."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def install(**versions: str) -> None:
+    def install(**versions):
         for name, version in versions.items():
             folder = tmp_path / f"{name}-{version}.dist-info"
             folder.mkdir()
@@ -143,7 +123,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return install
 
 
-def packages(name: str, **server: Any) -> Check | None:
+def packages(name, **server):
     """The check of what an experiment needs to run on a GPU in this process."""
     chosen = config(name, server={"kind": "embedded"} | server)
     return next((each for each in checks.run_checks([chosen]) if each.name == "GPU packages"), None)
@@ -165,36 +145,25 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize(("name", "found", "lacks"), PACKAGES.values(), ids=PACKAGES.keys())
-def test_packages_without_cuda_are_named(
-    card: Card, installed: Callable[..., None], name: str, found: dict[str, str], lacks: str
-) -> None:
+def test_packages_without_cuda_are_named(card, installed, name, found, lacks):
     installed(**found)
 
     check = packages(name)
 
-    assert check
     assert (check.ok, check.found) == (not lacks, lacks or "installed")
     assert check.fix.startswith("Install docker/gpu.lock in an environment without onnxruntime")
 
 
-def test_tensorrt_is_known_by_the_name_of_its_wheel(
-    card: Card, installed: Callable[..., None], tmp_path: Path
-) -> None:
+def test_tensorrt_is_known_by_the_name_of_its_wheel(card, installed, tmp_path):
     (tmp_path / "tensorrt.py").touch()
     installed(torch="2.13.0")
-    check = packages("trt")
-    assert check
-    assert check.found == "trt on a gpu needs tensorrt-cu13, which is not installed"
+    lacks = "trt on a gpu needs tensorrt-cu13, which is not installed"
+    assert packages("trt").found == lacks
 
     installed(tensorrt_cu13="10.16.1.11")
-    check = packages("trt")
-    assert check
-    assert check.ok
+    assert packages("trt").ok
     assert formats.distribution("tensorrt") == "tensorrt-cu13"
-
-
-def test_a_container_brings_its_own_packages(card: Card) -> None:
-    assert packages("ts-trace", kind="remote") is None
+    assert packages("ts-trace", kind="remote") is None  # a container brings its own
 
 
 NAMES = {
@@ -212,11 +181,11 @@ NAMES = {
 }
 
 
-def test_a_device_has_the_name_that_was_published() -> None:
+def test_a_device_has_the_name_that_was_published():
     assert {name: checks.target_name(name) for name in NAMES} == NAMES
 
 
-def test_every_published_gpu_is_recognised() -> None:
+def test_every_published_gpu_is_recognised():
     found = set()
     for path in (ROOT / "params/published").glob("*.csv"):
         with path.open() as file:
@@ -236,14 +205,12 @@ def test_every_published_gpu_is_recognised() -> None:
         ("NVIDIA A100-SXM4-40GB", TARGET, False),
     ],
 )
-def test_a_file_that_was_written_for_this_gpu_matches_it(
-    name: str, target: str, matches: bool
-) -> None:
+def test_a_file_that_was_written_for_this_gpu_matches_it(name, target, matches):
     assert checks.matches_target(name, target) is matches
 
 
 DOCKER = {"server": {"kind": "docker", "release": "24.10"}}
-OBSTACLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+OBSTACLES = {
     "a new driver": ({}, {}, ""),
     "the oldest for the embedded server": ({}, {"driver": "525.60.13"}, ""),
     "one older": (
@@ -269,9 +236,7 @@ OBSTACLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "state", "reason"), OBSTACLES.values(), ids=OBSTACLES.keys())
-def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(
-    card: Card, changes: dict[str, Any], state: dict[str, Any], reason: str
-) -> None:
+def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(card, changes, state, reason):
     vars(card).update(state)
 
     found = gpu_obstacle(config(**changes))
@@ -281,7 +246,7 @@ def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(
         assert why_unavailable(config(**changes)) == found
 
 
-def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card: Card) -> None:
+def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card):
     card.driver = "550.54.15"
 
     (check, *_) = checks.gpu_checks([config(**DOCKER)])
@@ -293,9 +258,7 @@ def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card: Card)
     assert embedded.word == "ok"
 
 
-def test_without_pynvml_an_experiment_may_still_run(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pynvml_an_experiment_may_still_run(card, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert gpu_obstacle(config()) == ""

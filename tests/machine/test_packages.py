@@ -4,36 +4,34 @@ import ast
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from helpers import models
 from helpers.__main__ import main
-from helpers.config import ConvertConfig, configure, read_file
+from helpers.config import configure, read_file
 from helpers.errors import InstallationError, ServerError
 from helpers.machine import packages, preflight
-from helpers.machine.packages import COMMON, WITH, Fault, faults, needed, words
+from helpers.machine.packages import COMMON, WITH, faults, needed, words
 from helpers.pipeline.own import origin
 from helpers.store import ROOT
 from helpers.triton import binaries
-from tests.machine.test_doctor import config, told
+from tests.machine.builders import config, knowing, told
 
-Install = Callable[..., Path]
 CUDNN = "libcudnn.so.9: cannot open shared object file: No such file or directory"
 REQUIREMENTS, TORCH = "docker/requirements.lock", "docker/torch.lock"
 AGAIN = "pip install --force-reinstall --no-deps"
+BROKE = "the installation is broken: "
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path, monkeypatch):
     """Install a stand-in of a package before all others, with its RECORD; give its folder."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def write(name: str, source: str = "", module: str = "", **more: str) -> Path:
+    def write(name, source="", module="", **more):
         folder = tmp_path / "site" / (module or name.partition("==")[0])
         record = tmp_path / f"site/{name.replace('-', '_').replace('==', '-')}.dist-info/RECORD"
         for path in (folder, record.parent):
@@ -50,7 +48,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     packages._known.cache_clear()
 
 
-def said(*names: str) -> list[str]:
+def said(*names):
     """What another process would say of these modules."""
     packages._known.cache_clear()
     return [words(name, fault) for name, fault in faults(names).items()]
@@ -108,20 +106,24 @@ BROKEN = {
 
 @pytest.mark.parametrize(("pin", "source", "line"), BROKEN.values(), ids=BROKEN.keys())
 def test_an_import_that_fails_is_one_line_with_its_package_and_what_mends_it(
-    install: Install, pin: str, source: str, line: str
-) -> None:
+    install, pin, source, line
+):
     install(pin, source)
 
     assert said(pin.partition("==")[0]) == [f"the installation is broken: {line}"]
 
 
-def test_the_package_at_fault_may_be_another_one(install: Install) -> None:
+def test_the_package_at_fault_may_be_another_one(install):
     install("needy==1", "import helpless")
     install("helpless==2.5", "raise RuntimeError('built for another Python')")
 
     (line,) = said("needy")
     assert "helpless 2.5 cannot be imported (RuntimeError: built for another Python)" in line
     assert line.endswith(f"{AGAIN} helpless==2.5")
+    install("torn==1", "import whole")
+    (install("whole==1.2", late="x = 1") / "late.py").unlink()
+    (line,) = said("torn")
+    assert "whole 1.2 lacks whole/late.py" in line
 
 
 @pytest.mark.parametrize(
@@ -131,28 +133,19 @@ def test_the_package_at_fault_may_be_another_one(install: Install) -> None:
         ("nowhere", f"nowhere is not installed. Run: {REQUIREMENTS}"),
         ("torch", f"torch is not installed. Run: {TORCH}"),
         ("nowhere.inside", f"nowhere is not installed. Run: {REQUIREMENTS}"),
-        (
-            "papermill",
-            f"the installation is broken: papermill is not installed. Run: {REQUIREMENTS}",
-        ),
+        ("papermill", f"{BROKE}papermill is not installed. Run: {REQUIREMENTS}"),
     ],
 )
-def test_what_is_absent_is_needed_and_what_everything_needs_is_broken(name: str, line: str) -> None:
+def test_what_is_absent_is_needed_and_what_everything_needs_is_broken(name, line):
     found = words(name, packages.probe.fault(name.partition(".")[0]))
 
     assert found == line.replace("docker", "pip install --no-deps -r docker")
 
 
-def test_a_folder_that_was_left_behind_is_no_package(install: Install, tmp_path: Path) -> None:
-    (tmp_path / "site/leftover/__pycache__").mkdir(parents=True)
-
-    assert said("leftover") == [words("leftover", packages.probe.fault("leftover"))]
-
-
 @pytest.mark.parametrize("is_inside", [False, True], ids=["elsewhere", "in the clone"])
 def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(
-    is_inside: bool, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    is_inside, install, tmp_path, monkeypatch
+):
     if is_inside:  # as the README installs it
         monkeypatch.setattr(packages, "ROOT", tmp_path)
         monkeypatch.setattr(sys, "prefix", str(tmp_path / "site"))
@@ -169,23 +162,17 @@ def test_a_file_that_is_lost_is_noticed_though_it_was_there_before(
     assert said("whole") == []
 
 
-def test_a_lost_file_of_a_dependency_is_its_fault(install: Install) -> None:
-    install("needy==1", "import whole")
-    (install("whole==1.2", late="x = 1") / "late.py").unlink()
-
-    (line,) = said("needy")
-    assert "whole 1.2 lacks whole/late.py" in line
-
-
-def test_tests_of_a_package_may_be_left_out(install: Install) -> None:
+def test_tests_of_a_package_may_be_left_out_and_a_folder_left_behind_is_none(install, tmp_path):
     folder = install("whole==1.2")
     record = folder.with_name("whole-1.2.dist-info") / "RECORD"
     record.write_text("whole/__init__.py,,0\nwhole/tests/test_all.py,sha256=,9\n../../bin/it,,1\n")
+    (tmp_path / "site/leftover/__pycache__").mkdir(parents=True)
 
-    assert said("whole") == []
+    absent = words("leftover", packages.probe.fault("leftover"))
+    assert said("whole", "leftover") == [absent]
 
 
-def test_two_builds_of_one_package_are_told_apart(install: Install) -> None:
+def test_two_builds_of_one_package_are_told_apart(install):
     for name in ("onnxruntime", "onnxruntime-gpu"):
         install(f"{name}==1.31.1", module="onnxruntime")
 
@@ -196,12 +183,12 @@ def test_two_builds_of_one_package_are_told_apart(install: Install) -> None:
     ]
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def counted(monkeypatch):
     """The names that each process is given from here on."""
     given = []
     start = subprocess.run
 
-    def run(command: list[str], **options: object) -> object:
+    def run(command, **options):
         given.append(command[3:])
         return start(command, **options)
 
@@ -210,9 +197,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_what_can_be_imported_is_imported_once_and_what_cannot_again(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_be_imported_is_imported_once_and_what_cannot_again(install, monkeypatch):
     install("whole==1")
     install("other==1")
     folder = install("torn==1", "raise OSError")
@@ -229,9 +214,7 @@ def test_what_can_be_imported_is_imported_once_and_what_cannot_again(
 
 
 @pytest.mark.slow
-def test_an_import_that_ends_the_process_hides_no_other(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_ends_the_process_hides_no_other(install, monkeypatch):
     for name in ("first", "last"):
         install(f"{name}==1")
     install("deadly==1", "import os\nos.abort()")
@@ -249,9 +232,7 @@ def test_an_import_that_ends_the_process_hides_no_other(
     ]
 
 
-def test_a_home_that_cannot_be_written_costs_only_time(
-    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_home_that_cannot_be_written_costs_only_time(install, monkeypatch, tmp_path):
     install("whole==1")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -259,7 +240,7 @@ def test_a_home_that_cannot_be_written_costs_only_time(
     assert said("whole") == said("whole") == []
 
 
-def imported(paths: list[Path]) -> set[str]:
+def imported(paths):
     """The packages of others that these files import, but for the types that they name."""
     found = set()
     for path in paths:
@@ -284,7 +265,7 @@ ALWAYS |= {name.partition(".")[0] for name in COMMON}
 
 
 @pytest.mark.parametrize("name", models.names())
-def test_a_model_names_the_packages_that_it_imports(name: str) -> None:
+def test_a_model_names_the_packages_that_it_imports(name):
     model = models.get(name)
     folders = {path.parent for path in models.sources(name)} - {ROOT / "helpers/models"}
     files = [path for each in folders for path in each.rglob("*.py") if "raw" not in str(path)]
@@ -295,11 +276,9 @@ def test_a_model_names_the_packages_that_it_imports(name: str) -> None:
     assert own <= imported(files)
 
 
-def test_an_experiment_needs_what_makes_its_formats_too() -> None:
-    def wanted(**fields: str) -> set[str]:
-        found = config(**fields)
-        assert isinstance(found, ConvertConfig)
-        return set(needed(found)) - set(COMMON)
+def test_an_experiment_needs_what_makes_its_formats_too():
+    def wanted(**fields):
+        return set(needed(config(**fields))) - set(COMMON)
 
     onnx = {"torch", "PIL", "onnxruntime", "onnx", "onnxscript"}
     assert wanted() == onnx
@@ -307,18 +286,15 @@ def test_an_experiment_needs_what_makes_its_formats_too() -> None:
     assert wanted(export_format="ts-trace", format="ts-trace") == {"torch", "PIL"}
     given = read_file(ROOT / "params/cpu.yaml")
     dlrm = configure(given, "dlrm", "onnx-fp32", "convert")
-    assert isinstance(dlrm, ConvertConfig)
     keras = {"tensorflow", "keras", "sklearn", "tf2onnx", "onnx", "onnxruntime"}
     assert set(needed(dlrm)) - set(COMMON) == keras
 
 
-def test_a_parameter_server_needs_the_packages_of_its_databases() -> None:
+def test_a_parameter_server_needs_the_packages_of_its_databases():
     given = read_file(ROOT / "params/cpu-hps.yaml")
 
-    def wanted(experiment: str) -> set[str]:
-        found = configure(given, "dlrm", experiment, "deploy")
-        assert isinstance(found, ConvertConfig)
-        return set(needed(found)) & {"redis", "rocksdict"}
+    def wanted(experiment):
+        return set(needed(configure(given, "dlrm", experiment, "deploy"))) & {"redis", "rocksdict"}
 
     assert wanted("cache-0.1") == set()
     assert wanted("redis-0.1") == {"redis"}
@@ -326,19 +302,7 @@ def test_a_parameter_server_needs_the_packages_of_its_databases() -> None:
     assert wanted("redis-rocksdb-0.01") == {"redis", "rocksdict"}
 
 
-def knowing(monkeypatch: pytest.MonkeyPatch, **known: Fault) -> None:
-    """Have this process know all that experiments import, without a fault but for these."""
-    given = read_file(ROOT / "params/cpu.yaml")
-    chosen = [(m, each) for m in given.file.models for each in given.experiments(m)]
-    configs = [configure(given, *each, "convert") for each in chosen]
-    names = {n for each in configs if isinstance(each, ConvertConfig) for n in needed(each)}
-    found = ({}, dict.fromkeys(names) | known)
-    monkeypatch.setattr(packages, "_known", lambda: found)
-
-
-def test_doctor_names_each_package_once_and_what_it_keeps_from_running(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_names_each_package_once_and_what_it_keeps_from_running(monkeypatch, capsys):
     knowing(monkeypatch, torch=packages.probe.fault("torch", "2.13.0", CUDNN))
 
     code = main(["doctor"])
@@ -353,9 +317,7 @@ def test_doctor_names_each_package_once_and_what_it_keeps_from_running(
     assert "packages" not in lines
 
 
-def test_doctor_says_how_many_packages_can_be_imported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_says_how_many_packages_can_be_imported(monkeypatch, capsys):
     knowing(monkeypatch)
 
     main(["doctor"])
@@ -364,12 +326,7 @@ def test_doctor_says_how_many_packages_can_be_imported(
 
 
 @pytest.mark.parametrize("name", binaries.BINARIES)
-def test_each_of_tritons_binaries_is_looked_for(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_of_tritons_binaries_is_looked_for(name, tmp_path, monkeypatch, capsys):
     knowing(monkeypatch)
     for each, path in binaries.BINARIES.items():
         if each != name:
@@ -389,8 +346,8 @@ def test_each_of_tritons_binaries_is_looked_for(
     ]
 
 
-def test_without_pythons_library_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
+def test_without_pythons_library_nothing_can_run(monkeypatch):
+    def missing():
         raise ServerError("Triton's Python backend needs libpython: install it")
 
     monkeypatch.setattr(binaries, "python_library", missing)
@@ -413,8 +370,8 @@ def test_without_pythons_library_nothing_can_run(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_new_names_the_package_that_reads_a_file_and_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, package: str, lock: str
-) -> None:
+    tmp_path, monkeypatch, file, package, lock
+):
     knowing(monkeypatch, **{package: packages.probe.fault(package)})
     with zipfile.ZipFile(tmp_path / file, "w") as archive:
         archive.writestr("any", "thing")
@@ -424,10 +381,8 @@ def test_new_names_the_package_that_reads_a_file_and_is_not_there(
         origin.read(str(tmp_path / file))
 
 
-def test_a_package_that_a_command_lacks_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(_: object) -> None:
+def test_a_package_that_a_command_lacks_is_one_line(monkeypatch, capsys):
+    def fails(_):
         raise ModuleNotFoundError("No module named 'nowhere'", name="nowhere")
 
     monkeypatch.setattr("helpers.pipeline.targets", fails)
@@ -437,7 +392,7 @@ def test_a_package_that_a_command_lacks_is_one_line(
     assert capsys.readouterr().err == line
 
 
-def test_a_package_that_the_command_line_itself_lacks_is_one_line() -> None:
+def test_a_package_that_the_command_line_itself_lacks_is_one_line():
     code = "import sys; sys.modules['typer'] = None; import helpers.__main__"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
 

@@ -1,18 +1,39 @@
 """What perf_analyzer leaves is read as the columns of a row."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from helpers.errors import MeasurementError, WorkspaceError
 from helpers.measure import analyzer
-from helpers.measure.analyzer import LoadPoint, _read, _served, run
+from helpers.measure.analyzer import ATTEMPTS, LOST_RECORDS, LoadPoint, _read, _served
 from helpers.measure.rows import Window, measure_row
-from helpers.results import LATENCY_COMPONENTS, TableRow
-from helpers.triton.server import Server
+from helpers.triton import Server
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    monkeypatch.setattr(Server, "is_live", lambda *_: True)
+    return Server("127.0.0.1:1", "", tmp_path / "log")
+
+
+@pytest.fixture
+def runs():
+    """The runs of perf_analyzer."""
+    return []
+
+
+@pytest.fixture
+def load(runs, monkeypatch, server, tmp_path):
+    """Ask for a window; return what `read` makes of the last run."""
+    monkeypatch.setattr(analyzer, "_perform", lambda *_: runs.append("run") or 0)
+
+    def load(read=lambda: "window"):
+        monkeypatch.setattr(analyzer, "_read", lambda *_: read())
+        return analyzer.run(LoadPoint("m", tmp_path, []), server)
+
+    return load
 
 
 @pytest.mark.parametrize(
@@ -26,13 +47,10 @@ from helpers.triton.server import Server
     ],
 )
 def test_who_has_no_access_to_shared_memory_is_told_what_to_set(
-    says: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = tmp_path / "perf_analyzer"
-    command.write_text(f"#!/bin/sh\necho {says}\nexit 3\n")
-    command.chmod(0o755)
-    monkeypatch.setattr(analyzer, "arguments", lambda *_: [str(command)])
-    server: Any = SimpleNamespace(url="127.0.0.1:9", is_live=lambda *_: True)
+    says, advice, server, tmp_path, monkeypatch
+):
+    command = ["sh", "-c", f"echo {says}; exit 3"]
+    monkeypatch.setattr(analyzer, "arguments", lambda *_: command)
 
     with pytest.raises(MeasurementError) as raised:
         analyzer.run(LoadPoint("m", tmp_path, []), server)
@@ -46,9 +64,7 @@ HEADER = (  # of perf_analyzer's CSV
 )
 
 
-def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(
-    tmp_path: Path,
-) -> None:
+def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(tmp_path):
     (tmp_path / "out.csv").write_text(f"{HEADER}\n1,10,1,2,3,4,5,6,7,28\n")
     said = "    Avg client overhead: 9.00%\n... Avg client overhead: 12.50% (overhead 3 usec)\n"
     (tmp_path / "log").write_text(f"{said}  Server: \n{section(2, 2, 3, 5)}")
@@ -57,41 +73,34 @@ def test_requests_and_what_the_client_spends_are_read_in_the_units_of_a_row(
     )
     (tmp_path / "out.json").write_text(f'{{"requests":[{times}]}}')
 
-    load = _read(tmp_path, LoadPoint("m", tmp_path, [], batch_size=8, concurrency=2))
+    found = _read(tmp_path, LoadPoint("m", tmp_path, [], batch_size=8, concurrency=2))
 
-    assert load
-    assert (load.batch_size, load.concurrency) == (8, 2)
-    np.testing.assert_array_equal(load.requests, [[10, 90], [100, 200]])
-    client = {name: load.components[name] for name in ("client_send_ms", "client_recv_ms")}
-    assert client == {"client_send_ms": 0.001, "client_recv_ms": 0.007}
-    assert load.overhead == 0.125
+    assert (found.batch_size, found.concurrency) == (8, 2)
+    np.testing.assert_array_equal(found.requests, [[10, 90], [100, 200]])
+    assert found.components["client_send_ms"] == 0.001
+    assert found.components["client_recv_ms"] == 0.007
+    assert found.overhead == 0.125
 
 
-def test_a_record_that_a_full_disk_cuts_off_is_one_line(monkeypatch, tmp_path: Path) -> None:
+def test_a_record_that_a_full_disk_cuts_off_is_one_line(monkeypatch, load, tmp_path):
     free = iter([10**9, 0, 0])  # when it begins, and when it has ended
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=next(free)))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("helpers.measure.analyzer._perform", lambda *_: 0)
-    monkeypatch.setattr(Server, "is_live", lambda *_: True)
 
     with pytest.raises(WorkspaceError, match=f"^{tmp_path} is full. Free some space, or set "):
-        run(LoadPoint("m", tmp_path, []), Server("", "", tmp_path / "log"))
+        load(lambda: None)
 
 
 ENDS = np.arange(1, 22) * 20 * 10**6  # 21 requests of 20 ms
-LOAD = Window(
-    np.stack([ENDS - 20 * 10**6, ENDS], axis=1),
-    4,
-    1,
-    components={"client_send_ms": 1.0, "client_recv_ms": 2.0},
-)
+CLIENT = {"client_send_ms": 1.0, "client_recv_ms": 2.0}
+LOAD = Window(np.stack([ENDS - 20 * 10**6, ENDS], axis=1), 4, 1, components=CLIENT)
 SPENT = (
     "Avg request latency: {total} usec (overhead 1 usec + queue {queue} usec + "
     "compute input {i} usec + compute infer {infer} usec + compute output {o} usec)\n"
 )
 
 
-def section(requests: int, executions: int, queue: int, infer: int, i: int = 0, o: int = 0) -> str:
+def section(requests, executions, queue, infer, i=0, o=0):
     """What perf_analyzer writes of a model, in microseconds."""
     return (
         f"      Inference count: {4 * requests}\n      Execution count: {executions}\n"
@@ -109,7 +118,7 @@ ENSEMBLE = (
 )
 
 
-def test_the_queue_of_an_ensemble_is_that_of_its_parts() -> None:
+def test_the_queue_of_an_ensemble_is_that_of_its_parts():
     found = _served(LOAD, ENSEMBLE, ["lookup", "graph"])
 
     assert found.components == {
@@ -124,17 +133,16 @@ def test_the_queue_of_an_ensemble_is_that_of_its_parts() -> None:
     assert (found.counted, found.average_batch_size) == (21, 84 / 7)
 
 
-def test_what_is_left_for_the_network_may_be_negative() -> None:
+def test_what_is_left_for_the_network_may_be_negative():
     found = _served(LOAD, f"  Server: \n{section(21, 21, 0, 20_000)}", [""])
 
     assert found.components["network_server_send_recv_ms"] == -3
     assert (found.counted, found.average_batch_size) == (21, 4)
 
 
-def test_a_part_without_statistics_leaves_the_components_empty() -> None:
-    found = _served(
-        LOAD, ENSEMBLE.replace("lookup, version", "other, version"), ["lookup", "graph"]
-    )
+def test_a_part_without_statistics_leaves_the_components_empty():
+    unlike = ENSEMBLE.replace("lookup, version", "other, version")
+    found = _served(LOAD, unlike, ["lookup", "graph"])
 
     assert found.components == {}
     row = measure_row([found], 20, 0.05, 2, cut=True)
@@ -143,7 +151,34 @@ def test_a_part_without_statistics_leaves_the_components_empty() -> None:
     assert row.reason.endswith(reason)
 
 
-def test_the_components_are_columns_of_a_row_in_their_order() -> None:
-    columns = [name for name in TableRow.model_fields if name in LATENCY_COMPONENTS]
+@pytest.mark.parametrize("lost", [0, 7, LOST_RECORDS - 1])
+def test_a_run_without_a_record_is_repeated_more_often_than_one_that_fails(lost, load):
+    """perf_analyzer's writer stops at values of shared memory that are not numbers."""
+    records = iter([None] * lost + ["window"])
+    assert load(lambda: next(records)) == "window"
 
-    assert columns == list(LATENCY_COMPONENTS)
+    with pytest.raises(MeasurementError) as raised:
+        load(lambda: None)
+    assert str(raised.value) == (
+        f"perf_analyzer left no record of its requests ({LOST_RECORDS} attempts)"
+    )
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(-HOUR, 2), (HOUR, 2), (-0.2, 2), (0.01, 1)])
+def test_a_run_in_which_the_clock_was_set_does_not_count(seconds, count, step, load, runs):
+    """The last is an adjustment."""
+    step(0.0, seconds, then=seconds)
+    assert load() == "window"
+    assert len(runs) == count
+
+
+def test_a_clock_that_is_set_again_and_again_is_an_error(step, load):
+    step(*(-HOUR * turn for turn in range(2 * ATTEMPTS)))
+    with pytest.raises(MeasurementError) as raised:
+        load()
+    assert str(raised.value) == (
+        f"the system clock was set during the measurement ({ATTEMPTS} attempts)"
+    )

@@ -2,32 +2,28 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from helpers.config import OfflineConfig, OnlineConfig, Server, resolve
+from helpers.config import Server, resolve
 from helpers.measure import analyzer, command_line
 from helpers.measure.analyzer import LoadPoint
 
 
-def offline(model: str = "resnet50", **fields: Any) -> OfflineConfig:
-    found = resolve(model, "perf_offline")
-    assert isinstance(found, OfflineConfig)
-    return found.model_copy(update={"batch_sizes": [1, 4], **fields})
+def offline(model="resnet50", **fields):
+    return resolve(model, "perf_offline").model_copy(update={"batch_sizes": [1, 4], **fields})
 
 
-def online(**fields: Any) -> OnlineConfig:
-    found = resolve("resnet50", "perf_online")
-    assert isinstance(found, OnlineConfig)
-    return found.model_copy(update={"concurrency": [1, 8], "request_count": 20, **fields})
+def online(**fields):
+    given = {"concurrency": [1, 8], "request_count": 20, **fields}
+    return resolve("resnet50", "perf_online").model_copy(update=given)
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return shlex.split(text.replace("\\\n", ""), comments=True)
 
 
-def test_it_has_the_words_of_a_run_with_the_largest_batch() -> None:
+def test_it_has_the_words_of_a_run_with_the_largest_batch():
     point = LoadPoint("resnet50", Path("inputs.json"), (), batch_size=4, shared_memory="system")
     _, *of_a_run = analyzer.arguments(point, "localhost:8000", Path("."))
 
@@ -37,7 +33,7 @@ def test_it_has_the_words_of_a_run_with_the_largest_batch() -> None:
     assert [word.removeprefix("./") for word in of_a_run] == found
 
 
-def test_it_has_an_option_a_line_and_runs_as_it_is_pasted() -> None:
+def test_it_has_an_option_a_line_and_runs_as_it_is_pasted():
     first, *lines = command_line(offline()).splitlines()
 
     assert first == "# Batch size 4, 1 client. Other batch sizes change -b."
@@ -55,9 +51,7 @@ def test_it_has_an_option_a_line_and_runs_as_it_is_pasted() -> None:
         (offline(), "system"),
     ],
 )
-def test_memory_is_shared_only_offline_on_one_host(
-    config: OfflineConfig | OnlineConfig, expected: str | None
-) -> None:
+def test_memory_is_shared_only_offline_on_one_host(config, expected):
     found = words(command_line(config))
 
     shared = "--shared-memory"
@@ -65,7 +59,7 @@ def test_memory_is_shared_only_offline_on_one_host(
     assert (config.server.url or "localhost:8000") in found
 
 
-def test_online_has_a_command_for_each_mode_that_is_measured() -> None:
+def test_online_has_a_command_for_each_mode_that_is_measured():
     clients, rate = command_line(online(rates=[0.5])).split("\n\n")
 
     assert clients.startswith("# Concurrency mode, 8 clients.")
@@ -75,9 +69,7 @@ def test_online_has_a_command_for_each_mode_that_is_measured() -> None:
     assert command_line(online(rates=[])) == clients
 
 
-def test_a_request_of_a_parameter_server_is_one_sample_to_triton() -> None:
-    config = offline("dlrm", lookup="hps", batch_sizes=[512])
-
-    found = words(command_line(config))
+def test_a_request_of_a_parameter_server_is_one_sample_to_triton():
+    found = words(command_line(offline("dlrm", lookup="hps", batch_sizes=[512])))
 
     assert found[found.index("-b") + 1] == "1"

@@ -6,31 +6,22 @@ No GPU is needed: NVML is a stand-in, and Triton's metrics come from a small HTT
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread, active_count
-from typing import Any
+from threading import Thread
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from helpers.config.loading import resolve
-from helpers.config.schema import StageConfig as Config
+from helpers.config import resolve
 from helpers.measure import analyzer, background, gpu_monitor, offline, online, sweep
 from helpers.measure.gpu_monitor import GpuObservation, changes, observed, read_metrics
 from helpers.measure.rows import Window, measure_row
-from helpers.results import GpuState, Measurement, Row
-from helpers.triton.server import Server
+from helpers.results import GpuState, Row
+from helpers.triton import Server
 from tests.machine.conftest import card as card  # the fixture
-from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID, Card
-
-COLUMNS = {
-    *("gpu_utilisation", "gpu_utilisation_max", "gpu_memory_mb", "gpu_memory_max_mb"),
-    *("gpu_power_w", "gpu_power_max_w"),
-}
+from tests.machine.nvml import BITS, CAP, IDLE, RECORD, UUID
 
 METRICS = """\
 # HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
@@ -44,27 +35,23 @@ nv_gpu_power_usage{{gpu_uuid="{uuid}"}} 250.500000
 nv_gpu_power_limit{{gpu_uuid="{uuid}"}} 400.000000
 nv_inference_count{{model="resnet50",version="1"}} 12.000000
 """
+LOAD = {"gpu_memory_mb": 3500.0, "gpu_power_w": 250.5}
 
 
-def test_metrics_are_read_for_the_gpu_that_is_measured() -> None:
-    text = METRICS.format(uuid=UUID, utilisation=0.25)
+def metrics(utilisation):
+    return METRICS.format(uuid=UUID, utilisation=utilisation)
 
-    assert read_metrics(text, UUID) == {
-        "gpu_utilisation": 0.25,
-        "gpu_memory_mb": 3500.0,
-        "gpu_power_w": 250.5,
-    }
-    assert read_metrics(text)["gpu_utilisation"] == 0.99
-    assert read_metrics(text, "GPU-that-is-not-there") == {}
+
+def test_metrics_are_read_for_the_gpu_that_is_measured():
+    assert read_metrics(metrics(0.25), UUID) == LOAD | {"gpu_utilisation": 0.25}
+    assert read_metrics(metrics(0.25))["gpu_utilisation"] == 0.99
+    assert read_metrics(metrics(0.25), "GPU-that-is-not-there") == {}
+    assert read_metrics('nv_cpu_utilization 0.5\nnv_inference_count{model="a"} 1\n') == {}
 
 
 @pytest.mark.parametrize("value", ["nan", "Nan", "+Inf"])
-def test_a_metric_without_a_value_is_none(value: str) -> None:
-    assert "gpu_utilisation" not in read_metrics(METRICS.format(uuid=UUID, utilisation=value), UUID)
-
-
-def test_a_server_without_a_gpu_has_no_load() -> None:
-    assert read_metrics('nv_cpu_utilization 0.5\nnv_inference_count{model="a"} 1\n') == {}
+def test_a_metric_without_a_value_is_none(value):
+    assert read_metrics(metrics(value), UUID) == LOAD
 
 
 @dataclass
@@ -72,16 +59,16 @@ class Endpoint:
     """A stand-in for Triton's metrics: what it answers, and how often it was asked."""
 
     url: str = ""
-    answers: list[str] = field(default_factory=list)  # in turn; the last one stays
+    answers: list = field(default_factory=list)  # in turn; the last one stays
     asked: int = 0
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    state = Endpoint()
+def endpoint():
+    state = Endpoint(answers=[metrics(0.25)])
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             text = state.answers[min(state.asked, len(state.answers) - 1)]
             state.asked += 1
             self.send_response(200 if text else 503)
@@ -90,66 +77,73 @@ def endpoint() -> Iterator[Endpoint]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     state.url = f"127.0.0.1:{server.server_port}"
-    state.answers = [METRICS.format(uuid=UUID, utilisation=0.25)]
     yield state
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-class Served(Server):
+@pytest.fixture
+def server(endpoint, monkeypatch):
     """A server whose answers are nothing."""
-
-    def infer(self, model: str, inputs: Any) -> dict[str, Any]:
-        return {}
-
-
-def served(endpoint: Endpoint) -> Server:
-    return Served("127.0.0.1:9", endpoint.url, Path("log"), processes=(os.getpid(),))
+    monkeypatch.setattr(Server, "infer", lambda *_: {})
+    return Server("127.0.0.1:9", endpoint.url, Path("log"), processes=(os.getpid(),))
 
 
-def under_way(seconds: float = 1000) -> NDArray[np.int64]:
-    """Requests that are under way around now, one after the other."""
-    ends = time.time_ns() + np.arange(-50, 51) * int(seconds / 100 * 1e9)
-    return np.stack([ends - int(seconds / 100 * 1e9), ends], axis=1)
+def under_way():
+    """Requests that are under way around now, one after the other, for 1000 seconds."""
+    ends = time.time_ns() + np.arange(-50, 51) * 10**10
+    return np.stack([ends - 10**10, ends], axis=1)
 
 
-def test_a_point_is_sampled_while_it_runs_and_no_longer(
-    card: Card, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
-    endpoint.answers = [METRICS.format(uuid=UUID, utilisation=u) for u in (0.2, 0.4, 0.9)]
-    threads, point = active_count(), GpuObservation()
+def looked(server, *changes):
+    """Look once, and again after each change."""
+    point = GpuObservation()
+    with observed("gpu", server) as observer:
+        observer.look(point)
+        for change in changes:
+            change()
+            observer.look(point)
+    return point, observer.record
 
-    with observed("gpu", served(endpoint)) as observer:
-        with observer.watching(point):
-            while endpoint.asked < 3:
-                time.sleep(0.01)
-        assert active_count() == threads
-        taken = len(point.samples)
-        time.sleep(0.2)
 
+def test_a_point_is_sampled_while_it_runs_and_no_longer(card, endpoint, server, monkeypatch):
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.01)
+    endpoint.answers = [metrics(share) for share in (0.2, 0.4, 0.9)]
+    point = GpuObservation()
+
+    with observed("gpu", server) as observer, observer.watching(point):
+        while endpoint.asked < 3:
+            time.sleep(0.01)
+
+    taken = len(point.samples)
+    time.sleep(0.05)
     assert len(point.samples) == taken
     row = point.figures([under_way()])
-    first = [0.2, 0.4, *[0.9] * (taken - 2)]
-    assert row["gpu_utilisation"] == pytest.approx(np.mean(first))
-    assert row["gpu_utilisation_max"] == 0.9
-    assert (row["gpu_memory_mb"], row["gpu_memory_max_mb"]) == (3500.0, 3500.0)
-    assert (row["gpu_power_w"], row["gpu_power_max_w"]) == (250.5, 250.5)
+    mean = np.mean([0.2, 0.4, *[0.9] * (taken - 2)])
+    assert row == pytest.approx(
+        {
+            "gpu_utilisation": mean,
+            "gpu_utilisation_max": 0.9,
+            "gpu_memory_mb": 3500.0,
+            "gpu_memory_max_mb": 3500.0,
+            "gpu_power_w": 250.5,
+            "gpu_power_max_w": 250.5,
+        }
+    )
+    assert set(row) <= set(Row.model_fields)
     assert point.disturbance() == ""
-    assert set(row) == COLUMNS <= set(Row.model_fields)
-    assert observer.record is not None
     assert observer.record.load_from == ("Triton's metrics",)
 
 
-def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
+def test_only_what_was_seen_while_requests_were_under_way_counts():
     second = 10**9
     seen = {0: 0.0, 2: 0.1, 3: 0.5, 4: 0.7, 9: 0.0, 21: 0.0}  # share by second
     point = GpuObservation(
@@ -160,127 +154,77 @@ def test_only_what_was_seen_while_requests_were_under_way_counts() -> None:
     )
     runs = [np.array([[1, 2], [2, 4]]) * second, np.array([[20, 21]]) * second]
 
-    row = point.figures(runs)
-
     # a second after the start the driver still tells of the pause before it
-    assert row["gpu_utilisation"] == pytest.approx(0.6)
-    assert row["gpu_utilisation_max"] == 0.7
-    assert (row["gpu_memory_mb"], row["gpu_memory_max_mb"]) == (1007.5, 1021.0)
-    assert "gpu_power_w" not in row
-
-
-def test_a_run_that_is_too_short_for_the_driver_s_average_has_none() -> None:
-    load = {"gpu_utilisation": 0.0, "gpu_power_w": 213.0, "gpu_memory_mb": 7117.0}
-    point = GpuObservation([(10**9, load)])
-
-    row = point.figures([np.array([[5, 12]]) * 10**8])
-
-    assert row == {"gpu_memory_mb": 7117.0, "gpu_memory_max_mb": 7117.0}
+    assert point.figures(runs) == pytest.approx(
+        {
+            "gpu_utilisation": 0.6,
+            "gpu_utilisation_max": 0.7,
+            "gpu_memory_mb": 1007.5,
+            "gpu_memory_max_mb": 1021.0,
+        }
+    )
 
 
 @pytest.mark.parametrize("answer", ["", "nv_cpu_utilization 0.5\n", "not a metric\n", "cut off"])
-def test_what_the_server_does_not_say_nvml_does(
-    card: Card, endpoint: Endpoint, answer: str
-) -> None:
-    endpoint.answers, point = [answer], GpuObservation()
-    with observed("gpu", served(endpoint)) as observer:
-        observer.look(point)
+def test_what_the_server_does_not_say_nvml_does(card, endpoint, server, answer):
+    endpoint.answers = [answer]
+    point, record = looked(server)
 
     row = point.figures([under_way()])
-
     assert (row["gpu_utilisation"], row["gpu_memory_mb"], row["gpu_power_w"]) == (0.37, 2000, 87.5)
-    assert observer.record is not None
-    assert observer.record.load_from == ("NVML",)
+    assert record.load_from == ("NVML",)
 
 
-def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty(card, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    point = GpuObservation()
-    with observed("gpu", Server("127.0.0.1:9", "127.0.0.1:9", Path("log"))) as observer:
-        observer.look(point)
+    point, record = looked(Server("127.0.0.1:9", "127.0.0.1:9", Path("log")))
 
     assert (point.figures([under_way()]), point.disturbance()) == ({}, "")
     reason = {"reason": "nvidia-ml-py is not installed"}
-    assert observer.record == GpuState(start=reason, end=reason, changes=(), load_from=())
-
-
-def test_on_a_cpu_nothing_is_looked_at(endpoint: Endpoint, card: Card) -> None:
-    threads, point = active_count(), GpuObservation()
-    with observed("cpu", served(endpoint)) as observer, observer.watching(point):
-        assert active_count() == threads
-
-    assert (point.figures([under_way()]), point.disturbance()) == ({}, "")
-    assert observer.record is None
-    assert (endpoint.asked, card.asked_for) == (0, [])
+    assert record == GpuState(start=reason, end=reason, changes=(), load_from=())
 
 
 # What disturbed a row
 
 
-def row_of(point: GpuObservation) -> Row:
+def row_of(point):
     ends = np.arange(1, 101) * 10**7
-    requests = np.stack([ends - 10**7, ends], axis=1)
-    return measure_row(
-        [Window(requests, 1, 1)],
-        50,
-        0.05,
-        2,
-        cut=True,
-        figures=point.figures([requests]),
-        disturbance=point.disturbance(),
-    )
+    run = Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)
+    return measure_row([run], 50, 0.05, 2, cut=True, disturbance=point.disturbance())
 
 
 @pytest.mark.parametrize("reasons", [0, IDLE, CAP, IDLE | CAP | 0x2 | 0x10 | 0x100])
-def test_a_card_at_its_power_cap_is_not_noisy(card: Card, endpoint: Endpoint, reasons: int) -> None:
-    card.reasons, card.processes, point = reasons, [(os.getpid(), 1)], GpuObservation()
-    with observed("gpu", served(endpoint)) as observer:
-        observer.look(point)
+def test_a_card_at_its_power_cap_is_not_noisy(card, server, reasons):
+    card.reasons, card.processes = reasons, [(os.getpid(), 1)]
 
-    assert row_of(point).quality == "stable"
+    assert row_of(looked(server)[0]).quality == "stable"
 
 
 @pytest.mark.parametrize("bit", [0x8, 0x20, 0x40, 0x80])
-def test_a_row_on_a_card_that_was_held_back_is_noisy(
-    card: Card, endpoint: Endpoint, bit: int
-) -> None:
-    point = GpuObservation()
-    with observed("gpu", served(endpoint)) as observer:
-        observer.look(point)
-        card.reasons = bit | CAP
-        observer.look(point)
-        card.reasons = IDLE
-        observer.look(point)
+def test_a_row_on_a_card_that_was_held_back_is_noisy(card, server, bit):
+    held = [lambda to=to: setattr(card, "reasons", to) for to in (bit | CAP, IDLE)]
+    point, record = looked(server, *held)
 
     row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
     assert row.quality == "noisy"
     assert row.reason == f"The GPU was slowed by {words}. Check its cooling and power supply."
-    assert observer.record is not None
-    assert observer.record.changes == (
-        f"clocks were limited by {', '.join(sorted(['power cap', words]))}",
-    )
+    limits = ", ".join(sorted(["power cap", words]))
+    assert record.changes == (f"clocks were limited by {limits}",)
 
 
-def test_a_row_on_a_shared_card_is_noisy(card: Card, endpoint: Endpoint) -> None:
-    card.processes, point = [(os.getpid(), 10**9)], GpuObservation()
-    with observed("gpu", served(endpoint)) as observer:
-        observer.look(point)
-        assert row_of(point).quality == "stable"
-        card.processes.append((1, 5 * 10**9))
-        observer.look(point)
+def test_a_row_on_a_shared_card_is_noisy(card, server):
+    card.processes = [(os.getpid(), 10**9)]
+    assert row_of(looked(server)[0]).quality == "stable"
+    point, record = looked(server, lambda: card.processes.append((1, 5 * 10**9)))
 
     row = row_of(point)
     assert row.quality == "noisy"
     assert row.reason == "1 other process used the GPU with 5,000 MB. Stop it and run again."
-    assert observer.record is not None
-    assert observer.record.start["other_processes"] == 0
-    assert observer.record.end["other_processes"] == 1
-    assert observer.record.changes == ("other processes on the GPU: 0 before, 1 after",)
+    assert (record.start["other_processes"], record.end["other_processes"]) == (0, 1)
+    assert record.changes == ("other processes on the GPU: 0 before, 1 after",)
 
 
-def test_changes_are_those_that_matter() -> None:
+def test_changes_are_those_that_matter():
     after = RECORD | {"power_w": 300.0, "temperature_c": 77, "memory_used_mb": 9, "sm_clock_mhz": 9}
     assert changes(RECORD, after, {"idle"}) == []
     assert changes(RECORD, RECORD | {"ecc": "off", "power_limit_w": 300.0}, {"power cap"}) == [
@@ -297,35 +241,25 @@ def test_changes_are_those_that_matter() -> None:
 # A whole measurement, with stand-ins for the load and the model
 
 
-def config(stage: str = "perf_online", **changes: Any) -> Config:
-    place = {"gpu": "NVIDIA A100-SXM4-80GB", "device": "gpu"}
-    place |= {name: changes.pop(name) for name in ("gpu", "device", "server") if name in changes}
-    fields = {
-        "export_format": "ts-trace",
-        "export_precision": "fp16",
-        "format": "ts-trace",
-        "precision": "fp16",
-    }
-    experiments = {"experiments": {"mine": fields | {"max_batch_size": 8} | changes}}
-    return resolve("resnet50", stage, models={"resnet50": experiments}, **place)
-
-
-def on_cpu(stage: str, **changes: Any) -> Config:
-    return config(stage, device="cpu", precision="fp32", export_precision="fp32", **changes)
+def config(stage, device="gpu", precision="fp16", **changes):
+    fields = {"export_format": "ts-trace", "format": "ts-trace", "max_batch_size": 8, **changes}
+    fields |= {"export_precision": precision, "precision": precision}
+    models = {"resnet50": {"experiments": {"mine": fields}}}
+    return resolve("resnet50", stage, "NVIDIA A100-SXM4-80GB", device, models=models)
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def load(monkeypatch):
     """One client whose requests take 5 ms, for 0.3 s."""
 
-    def run(point: analyzer.LoadPoint, server: Server) -> Window:
+    def run(point, server):
         start = time.time_ns()
-        time.sleep(0.3)
+        time.sleep(0.1)
         ends = start + np.arange(1, 61) * 5 * 10**6
         requests = np.stack([ends - 5 * 10**6, ends], axis=1)
         return Window(requests, point.batch_size, point.concurrency)
 
-    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_monitor, "INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr(analyzer, "run", run)
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((4, 2))})
     monkeypatch.setattr(offline, "load_in_process", lambda _: None)
@@ -336,21 +270,15 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", ["offline", "online"])
 def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
-    card: Card,
-    endpoint: Endpoint,
-    load: None,
-    scenario: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    card, server, load, scenario, monkeypatch, capsys
+):
     monkeypatch.setattr(gpu_monitor, "AVERAGED_NS", 0)
     card.processes = [(os.getpid(), 10**9)]
-    how: dict[str, Any] = {"concurrency": [1], "rates": []}
-    measure: Callable[..., Measurement] = online.measure_online
+    how, measure = {"concurrency": [1], "rates": []}, online.measure_online
     if scenario == "offline":
         how, measure = {"batch_sizes": [1], "pairs": 3}, offline.measure_offline
 
-    found = measure(config(f"perf_{scenario}", **how), served(endpoint))
+    found = measure(config(f"perf_{scenario}", **how), server)
 
     (row,) = found.rows
     assert (row.quality, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
@@ -361,34 +289,28 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     assert card.open == 0
 
 
-@pytest.mark.slow
 def test_the_machine_s_speed_is_not_measured_while_the_server_starts(
-    endpoint: Endpoint,
-    load: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    order: list[str] = []
+    server, load, monkeypatch, capsys
+):
+    order = []
     monkeypatch.setattr(background, "machine_speed", lambda: order.append("machine_speed") or 50.0)
-    server = replace(served(endpoint), ready=lambda: order.append("ready"))
-    chosen = on_cpu("perf_offline", batch_sizes=[1])
+    chosen = config("perf_offline", "cpu", "fp32", batch_sizes=[1])
     monkeypatch.setattr(sweep, "seconds", lambda _: 0.005)
-    monkeypatch.setattr(Server, "infer", lambda *_: {})
 
-    offline.measure_offline(chosen, server)
+    offline.measure_offline(chosen, replace(server, ready=lambda: order.append("ready")))
 
     assert order[0] == "ready"
     assert "machine_speed" in order
 
 
-def test_on_a_cpu_a_row_has_empty_columns(
-    endpoint: Endpoint, load: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = on_cpu("perf_online", concurrency=[1], rates=[])
-
-    found = online.measure_online(chosen, served(endpoint))
+def test_on_a_cpu_nothing_is_looked_at_and_a_row_has_empty_columns(
+    endpoint, server, load, card, capsys
+):
+    found = online.measure_online(
+        config("perf_online", "cpu", "fp32", concurrency=[1], rates=[]), server
+    )
 
     (row,) = found.rows
-    assert {getattr(row, name) for name in COLUMNS} == {None}
+    assert not any(value for name, value in row.model_dump().items() if name.startswith("gpu_"))
     assert row.throughput == pytest.approx(200)
-    assert (found.gpu, endpoint.asked) == (None, 0)
+    assert (found.gpu, endpoint.asked, card.asked_for) == (None, 0, [])

@@ -7,26 +7,22 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from select import select
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.config import OfflineConfig, OnlineConfig, resolve
+from helpers.config import resolve
 from helpers.errors import MeasurementError
-from helpers.formats import Arrays
 from helpers.measure import analyzer, background, offline, online, sweep
 from helpers.measure.analyzer import LoadPoint
 from helpers.measure.offline import InProcessModel
 from helpers.measure.rows import Window
 from helpers.measure.runs import Runs, SpeedMonitor
-from helpers.measure.sweep import Point
 from helpers.results import Measurement
 from helpers.triton import Server
 
@@ -34,72 +30,56 @@ CALL_SECONDS = 0.002
 BATCH = {"INPUT__0": np.zeros((2, 3), np.float32)}
 
 
-class Session:
-    """A runtime that takes two milliseconds, and notes when it was called."""
-
-    def __init__(self) -> None:
-        self.called: list[float] = []
-
-    def run(self, inputs: Arrays) -> Arrays:
-        time.sleep(CALL_SECONDS)
-        self.called.append(time.monotonic())
-        return inputs
+POINT = LoadPoint("resnet50", Path("inputs.json"), [])
+JITTER = [1.0, 1.2, 0.9, 1.05, 1.0]
 
 
-def load_of(seconds: Callable[[], float], order: list[str]) -> Callable[[LoadPoint], Window]:
-    """A stand-in for the load generator, so that the server's speed is known exactly: it answers
-    whole requests within three windows of the length that it is given.
+def requests(latency_s, count):
+    """Requests (ns) of one client that waits for each answer."""
+    ends = np.arange(1, count + 1) * latency_s * 1e9
+    return np.stack([ends - latency_s * 1e9, ends], axis=1).astype(np.int64)
+
+
+def jitter():
+    """Return a speed that varies from call to call."""
+    speeds = itertools.cycle(JITTER)
+    return lambda: CALL_SECONDS * next(speeds)
+
+
+def measured(order, seconds, identity="", **overrides):
+    """Measure one point of a server and a runtime that are stand-ins. The load generator is one
+    too, so that the server's speed is known: its run has whole requests within three windows.
     """
 
-    def load(point: LoadPoint) -> Window:
-        order.append("no-op" if point.model == "identity" else "served")
-        request = seconds()
-        count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / request)
-        ends = (np.arange(1, count + 1) * request * 1e9).astype(np.int64)
-        requests = np.stack([ends - int(request * 1e9), ends], axis=1)
-        return Window(requests, 1, 1)
-
-    return load
-
-
-def measured(
-    order: list[str],
-    seconds: Callable[[], float],
-    identity: str = "",
-    **overrides: Any,
-) -> Runs:
-    """Measure one point of a server and a runtime that are stand-ins."""
-
     class Noted(InProcessModel):
-        def run(self, seconds: float) -> float:
+        def run(self, seconds):
             order.append("in_process" if seconds else "first call")
             return super().run(min(seconds, 0.01))
 
-    watches = 0
+    def load(point):
+        order.append("no-op" if point.model == "identity" else "served")
+        latency = seconds()
+        count = int(3 * point.interval_ms / 1000 * analyzer.WINDOW_STRETCH / latency)
+        return Window(requests(latency, count), 1, 1)
 
     @contextmanager
-    def watched() -> Iterator[None]:
-        nonlocal watches
+    def watched():
         yield
-        watches += 1
+        watches.append("watched")
 
-    config = resolve("resnet50", "perf_offline", overrides=overrides)
-    assert isinstance(config, OfflineConfig)
-    own = {"processes": (), "codec": None, "identity": identity}
-    server: Any = SimpleNamespace(infer=lambda *_: None, **own)
-    runs = Runs(load_of(seconds, order), watched)
-    in_process = Noted(Session(), [BATCH])
-    point = LoadPoint("resnet50", Path("inputs.json"), [])
-    offline.run_rounds(config, server, in_process, BATCH, point, runs)
-    assert watches == order.count("in_process")
+    watches, config = [], resolve("resnet50", "perf_offline", overrides=overrides)
+    server = SimpleNamespace(infer=lambda *_: None, processes=(), codec=None, identity=identity)
+    runs, session = Runs(load, watched), SimpleNamespace(run=lambda _: time.sleep(CALL_SECONDS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(background, "machine_speed", lambda: 50.0)
+        offline.run_rounds(config, server, Noted(session, [BATCH]), BATCH, POINT, runs)
+    assert len(watches) == order.count("in_process")
     return runs
 
 
 @pytest.mark.parametrize("slower", [0.8, 1.0, 1.25, 3.0])
 @pytest.mark.parametrize("pairs", [2, 3])
-def test_a_server_slower_than_the_in_process_runtime_still_gets_its_requests(
-    slower: float, pairs: int
-) -> None:
+def test_a_server_slower_than_the_in_process_runtime_still_gets_its_requests(slower, pairs):
     wanted = 2000  # long enough for the shortest interval to have no say
 
     runs = measured([], lambda: CALL_SECONDS * slower, pairs=pairs, request_count=wanted)
@@ -109,58 +89,40 @@ def test_a_server_slower_than_the_in_process_runtime_still_gets_its_requests(
     assert len(runs.in_process) == len(runs.served)
 
 
-def test_pairs_share_no_run_and_take_turns_at_coming_first() -> None:
-    order: list[str] = []
-
-    measured(order, lambda: CALL_SECONDS, pairs=4, request_count=4)
-
-    pair = ["in_process", "served", "served", "in_process"]
-    assert order == ["first call", *pair, *pair]
-
-
-def test_the_identity_model_is_measured_between_the_runs_of_the_first_three_pairs() -> None:
-    order: list[str] = []
-
-    speeds = (CALL_SECONDS * speed for speed in itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0]))
+def test_candidates_take_turns_at_coming_first_and_the_no_op_model_has_three_runs():
+    order = []
     given = {"pairs": 4, "request_count": 4, "margin_of_error": 0.5}
 
-    runs = measured(order, lambda: next(speeds), identity="identity", **given)
+    runs = measured(order, jitter(), identity="identity", **given)
 
     pair = ["in_process", "no-op", "served"]
     assert order == ["first call", *pair, *reversed(pair), *pair, "served", "in_process"]
-    found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
-    floors = [1.0, 1.05, 1.0]  # the runs of the server but for the served ones
-    assert found["noop_latency_ms"] == pytest.approx(
-        1000 * CALL_SECONDS * np.mean(floors), rel=1e-6
-    )
-    assert found["residual_overhead_ms"] == found["serving_overhead_ms"] - found["noop_latency_ms"]
-    assert (
-        found["residual_overhead_low_ms"]
-        < found["residual_overhead_ms"]
-        < found["residual_overhead_high_ms"]
-    )
+    found = sweep.compared(resolve("resnet50", "perf_offline"), runs)
+    floor = 1000 * CALL_SECONDS * np.mean([1.0, 1.05, 1.0])  # without the served runs' speeds
+    assert found["noop_latency_ms"] == pytest.approx(floor, rel=1e-6)
+    low, value, high = (found[f"residual_overhead_{end}ms"] for end in ("low_", "", "high_"))
+    assert low < value < high
+    assert value == found["serving_overhead_ms"] - found["noop_latency_ms"]
 
 
-def test_what_others_take_is_judged_over_all_runs_of_a_point() -> None:
+def test_what_others_take_is_judged_over_all_runs_of_a_point():
     """The clock of processes ticks every 10 ms: three ticks in a short run are no disturbance."""
-    runs = Runs(load_of(lambda: CALL_SECONDS, []), nullcontext)
+    runs = Runs(None, nullcontext)
     runs.others = [(0.03, 0.3), (0.0, 1.0), (0.0, 1.7)]
 
     assert runs.others_cores == pytest.approx(0.01)
 
 
-def test_the_no_op_model_is_asked_with_one_request_whatever_the_batch(tmp_path: Path) -> None:
+def test_the_no_op_model_is_asked_with_one_request_whatever_the_batch(tmp_path):
     """Each different one costs perf_analyzer a region of shared memory at its start."""
-    asked: list[LoadPoint] = []
-    rows: list[int] = []
+    asked, rows = [], []
 
-    def load(point: LoadPoint) -> Window:
+    def load(point):
         asked.append(point)
         rows.append(len(json.loads(point.data.read_text())["data"]))
-        ends = np.arange(1, 20) * 10**6
-        return Window(np.stack([ends - 10**6, ends], axis=1), 1, 1)
+        return Window(requests(0.001, 20), 1, 1)
 
-    server: Any = SimpleNamespace(codec=None, infer=lambda *_: None, identity="identity")
+    server = SimpleNamespace(codec=None, infer=lambda *_: None, identity="identity")
     point = LoadPoint("resnet50", tmp_path / "inputs.json", [], batch_size=64, parts=("a", "b"))
     many = {"INPUT__0": np.zeros((64, 3), np.float32)}
 
@@ -172,17 +134,10 @@ def test_the_no_op_model_is_asked_with_one_request_whatever_the_batch(tmp_path: 
     assert offline.NOOP_INTERVAL_MS <= noop.interval_ms < analyzer.SHORTEST_INTERVAL_MS
 
 
-@pytest.mark.slow
-def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
-    speeds = itertools.cycle([1.0, 1.2, 0.9, 1.05, 1.0])
-
-    def jittering() -> float:
-        return CALL_SECONDS * next(speeds)
-
-    known = measured([], jittering, pairs=2, request_count=5, margin_of_error=0.05)
-    spent = measured(
-        [], jittering, pairs=2, request_count=5, margin_of_error=0.01, measurement_seconds=0.2
-    )
+def test_a_point_goes_on_until_it_is_known_or_its_time_is_over():
+    given = {"pairs": 2, "request_count": 5}
+    known = measured([], jitter(), margin_of_error=0.05, **given)
+    spent = measured([], jitter(), margin_of_error=0.01, measurement_seconds=0.2, **given)
 
     assert known.is_known(0.05)
     assert len(known.served) > 3
@@ -190,28 +145,28 @@ def test_a_point_goes_on_until_it_is_known_or_its_time_is_over() -> None:
     assert 2 <= len(spent.served) < 40
 
 
-def test_an_in_process_run_lasts_as_long_as_a_served_one() -> None:
-    session = Session()
-    in_process = InProcessModel(session, [BATCH])
+def test_an_in_process_run_lasts_as_long_as_a_served_one(monkeypatch):
+    """The clock is the test's: a call takes two milliseconds."""
+    calls = []
+    clock = SimpleNamespace(perf_counter=lambda: CALL_SECONDS * len(calls))
+    monkeypatch.setattr(offline, "time", clock)
 
-    rate = in_process.run(0.2)
+    rate = InProcessModel(SimpleNamespace(run=calls.append), [BATCH]).run(0.2)
 
-    spent = session.called[-1] - session.called[0]
-    assert spent == pytest.approx(0.2, abs=0.05)
-    assert rate == pytest.approx(len(session.called) / spent, rel=0.2)
-    assert rate <= 1.01 / CALL_SECONDS  # a call lasts as long at least
+    assert len(calls) == pytest.approx(1 + 0.2 / CALL_SECONDS, abs=1)  # the first is not counted
+    assert rate == pytest.approx(1 / CALL_SECONDS)
 
 
 @pytest.mark.parametrize("shared_memory", ["cuda", "system"])
 def test_in_cuda_shared_memory_an_in_process_call_takes_tensors_there_and_waits_for_its_outputs(
-    shared_memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shared_memory, monkeypatch
+):
     """As the served one does: without, a GPU would serve faster than it computes."""
     import torch
 
-    order: list[str] = []
+    order = []
 
-    def called(way: str) -> Callable[[Arrays], None]:
+    def called(way):
         return lambda inputs: order.append(f"{way} {type(inputs['INPUT__0']).__name__}")
 
     session = SimpleNamespace(run=called("run"), run_on_device=called("on device"))
@@ -220,9 +175,9 @@ def test_in_cuda_shared_memory_an_in_process_call_takes_tensors_there_and_waits_
     monkeypatch.setattr(offline, "load_in_process", lambda _: session)
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((2, 3))})
     monkeypatch.setattr(offline, "run_rounds", lambda *given: given[2].run(0))
-    load, runs = LoadPoint("m", Path(), [], batch_size=2), Runs(load_of(float, []), nullcontext)
+    load, runs = LoadPoint("m", Path(), [], batch_size=2), Runs(None, nullcontext)
 
-    def measured(*given: Any) -> Measurement:
+    def measured(*given):
         (point,) = given[-1]([])
         point.measure(load, runs)
         return Measurement(rows=(), distinct_rows=2, background_before=0.0)
@@ -230,7 +185,6 @@ def test_in_cuda_shared_memory_an_in_process_call_takes_tensors_there_and_waits_
     monkeypatch.setattr(sweep, "run", measured)
     overrides = {"batch_sizes": [2], "shared_memory": shared_memory}
     config = resolve("resnet50", "perf_offline", overrides=overrides)
-    assert isinstance(config, OfflineConfig)
 
     offline.measure_offline(config, Server("127.0.0.1:9", "127.0.0.1:9", Path("log")))
 
@@ -242,16 +196,15 @@ def test_in_cuda_shared_memory_an_in_process_call_takes_tensors_there_and_waits_
     ("concurrency", "asked"), [([1], [4]), ([1, 3], [4, 8, 8]), ([16], [4, 8, 8])]
 )
 def test_each_batch_that_the_batcher_can_form_is_run_once_before_the_first_point(
-    concurrency: list[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    server: Any = SimpleNamespace(infer=lambda _, batch: sizes.append(len(batch["INPUT__0"])))
+    concurrency, asked, monkeypatch
+):
+    sizes = []
+    server = SimpleNamespace(infer=lambda _, batch: sizes.append(len(batch["INPUT__0"])))
     monkeypatch.setattr(sweep, "distinct_samples", lambda _: {"INPUT__0": np.zeros((5, 3))})
     monkeypatch.setattr(sweep, "run", lambda *_: None)
     overrides = {"concurrency": concurrency, "online_batch_size": 4, "max_batch_size": 8}
     overrides |= {"preferred_batch_sizes": [8]}
     config = resolve("resnet50", "perf_online", overrides=overrides)
-    assert isinstance(config, OnlineConfig)
 
     online.measure_online(config, server)
 
@@ -272,16 +225,14 @@ CHANGED = (
         ((40.0, 40.5), CHANGED.format(50, 40)),
     ],
 )
-def test_a_machine_whose_speed_changed_disturbs_a_measurement(
-    speeds: tuple[float, float], reason: str
-) -> None:
+def test_a_machine_whose_speed_changed_disturbs_a_measurement(speeds, reason):
     assert SpeedMonitor(0.1, [50.0, 50.0, 50.0, 50.0, *speeds]).changed(*speeds) == reason
 
 
-def test_each_round_has_the_speed_before_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_round_has_the_speed_before_and_after_it(monkeypatch):
     found = iter([50.0, 51.0, 40.0, 49.0])
     monkeypatch.setattr(background, "machine_speed", lambda: next(found))
-    runs = Runs(lambda _: Window(np.zeros((0, 2)), 1, 1), nullcontext)
+    runs = Runs(None, nullcontext)
 
     runs.repeat([lambda: runs.in_process.append(1.0)], lambda: len(runs.in_process) == 3)
 
@@ -289,45 +240,32 @@ def test_each_round_has_the_speed_before_and_after_it(monkeypatch: pytest.Monkey
     assert runs.speed_changed == CHANGED.format(51, 40)
 
 
-@pytest.mark.parametrize(
-    ("requests", "seconds", "over"), [(9, 9, True), (4, 9, False), (4, 25, True)]
-)
-def test_a_point_whose_requests_are_missing_has_three_times_as_long(
-    requests: int, seconds: float, over: bool
-) -> None:
-    ends = np.arange(1, requests + 1) * 10**9
-    served = [Window(np.stack([ends - 10**9, ends], axis=1), 1, 1)]
-    runs = Runs(lambda _: served[0], nullcontext, served=served)
-    runs.seconds = seconds
+@pytest.mark.parametrize(("count", "seconds", "over"), [(9, 9, True), (4, 9, False), (4, 25, True)])
+def test_a_point_whose_requests_are_missing_has_three_times_as_long(count, seconds, over):
+    served = [Window(requests(1, count), 1, 1)]
+    runs = Runs(None, nullcontext, served=served, seconds=seconds)
 
     assert runs.is_over(8, wanted=5) == over  # its first request does not count
 
 
-@pytest.mark.parametrize(
-    ("used", "monitored", "slept"),
-    [(0.0, 5.0, [0.0]), (0.0, 0.1, [0.2]), (2.0, 5.0, [0.0, 0.3]), (2.0, 0.0, [0.3, 0.3])],
-)
-def test_what_was_monitored_already_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, used: float, monitored: float, slept: list[float]
-) -> None:
-    pauses: list[float] = []
+@pytest.mark.parametrize("used", [[0.0], [2.0, 0.0], [2.0, 1.0, 0.1]])
+def test_a_busy_machine_is_waited_for_until_it_is_quiet(monkeypatch, used):
+    pauses, found = [], iter(used)
     monkeypatch.setenv(background.RETRY_VARIABLE, "9")
     monkeypatch.setattr(background.time, "sleep", pauses.append)
     monkeypatch.setattr(background, "cores", lambda: 2)
-    monkeypatch.setattr(background, "monitor_background", lambda: lambda: 0.0)
+    monkeypatch.setattr(background, "monitor_background", lambda: lambda: next(found))
 
-    assert background.wait_until_quiet(lambda: used, monitored) == 0.0
+    assert background.wait_until_quiet() == used[-1]
 
-    assert pauses == pytest.approx(slept)
+    assert pauses == [0.3] * len(used)
 
 
-def test_the_machine_s_speed_is_that_of_the_moment_in_which_nothing_else_ran(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_machine_s_speed_is_that_of_the_moment_in_which_nothing_else_ran(monkeypatch):
     """The clock is the test's: a product takes two milliseconds, in the second part one."""
     clock, took = 0.0, itertools.chain([0.002] * 5, [0.001] * 10, itertools.repeat(0.002))
 
-    def product(*_: object, **__: object) -> None:
+    def product(*_, **__):
         nonlocal clock
         clock += next(took)
 
@@ -337,7 +275,7 @@ def test_the_machine_s_speed_is_that_of_the_moment_in_which_nothing_else_ran(
     assert background.machine_speed() == pytest.approx(2 * 512**3 / 0.001 / 1e9)
 
 
-def test_what_others_compute_is_monitored() -> None:
+def test_what_others_compute_is_monitored():
     """The shell ends at once, so that the process is nobody's child."""
     ends = "import time; ends = time.monotonic() + 1\nwhile time.monotonic() < ends: pass"
     others_cores = background.monitor_background()
@@ -356,10 +294,9 @@ with exclusive_lock():
 """
 
 
-def test_one_measurement_runs_at_a_time() -> None:
+def test_one_measurement_runs_at_a_time():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as one:
-        assert one.stdout
         assert one.stdout.readline() == b"held\n"
         with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as other:
             assert select([other.stdout], [], [], 1.5)[0] == []
@@ -367,23 +304,21 @@ def test_one_measurement_runs_at_a_time() -> None:
             assert other.communicate(b"\n", timeout=30)[0] == b"held\n"
 
 
-def test_what_is_whole_of_a_point_that_failed_is_kept() -> None:
-    window = Window(np.array([[0, 10**6], [10**6, 2 * 10**6]]), 1, 1)
-    runs = Runs(lambda _: window, nullcontext, served=[window], in_process=[9.0, 9.0])
+def test_what_is_whole_of_a_point_that_failed_is_kept():
+    window = Window(requests(0.001, 2), 1, 1)
+    runs = Runs(None, nullcontext, served=[window], in_process=[9.0, 9.0])
 
-    found: Any = sweep.compared(resolve("resnet50", "perf_offline"), runs)  # type: ignore[arg-type]
+    found = sweep.compared(resolve("resnet50", "perf_offline"), runs)
 
     assert found["relative_quality"] == "too few pairs"
     assert isinstance(found["serving_overhead_ms"], float)
 
 
-def test_without_a_whole_run_the_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+def test_without_a_whole_run_the_error_is_raised():
+    def fail(*_):
         raise MeasurementError("perf_analyzer was killed")
 
-    config: Any = resolve("resnet50", "perf_offline")
-    point = LoadPoint("resnet50", Path("inputs.json"), [])
-    observer: Any = SimpleNamespace()
-    server: Any = SimpleNamespace(processes=(), codec=None)
+    config, failing = resolve("resnet50", "perf_offline"), sweep.Point({}, fail, 1)
+    server = SimpleNamespace(processes=(), codec=None)
     with pytest.raises(MeasurementError, match="was killed"):
-        sweep._measure(config, server, observer, point, Point({}, fail, 1), SpeedMonitor())
+        sweep._measure(config, server, SimpleNamespace(), POINT, failing, SpeedMonitor())

@@ -4,14 +4,10 @@ import gzip
 import math
 import random
 import re
-import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +18,14 @@ from helpers.display import progress
 from helpers.errors import DataError
 from helpers.models._criteo import raw, tables
 from helpers.models._criteo.data import SplitBinary
+from tests.models.builders import content, refusal
 
-Line = list[str]
 
-
-def config_of(variant: str = "own") -> Any:
+def config_of(variant="own"):
     return SimpleNamespace(dataset="x", variant=variant)
 
 
-def line_of(rng: random.Random, words: int) -> Line:
+def line_of(rng, words):
     """Draw a line as the public files have it: hashes of a power law, some cells empty."""
     integers = [
         "" if rng.random() < 0.2 else str(rng.choice((-3, -2, -1, 0, 1, 7, 650, 2_147_483_647)))
@@ -45,16 +40,16 @@ def line_of(rng: random.Random, words: int) -> Line:
     return [str(int(rng.random() < 0.3)), *integers, *hashes]
 
 
-def days_of(counts: tuple[int, ...] = (300, 211, 151), seed: int = 0) -> list[list[Line]]:
+def days_of(counts=(300, 211, 151), seed=0):
     rng = random.Random(seed)
     return [[line_of(rng, 60) for _ in range(count)] for count in counts]
 
 
-def text_of(lines: list[Line]) -> bytes:
+def text_of(lines):
     return "".join("\t".join(line) + "\n" for line in lines).encode()
 
 
-def written(root: Path, days: list[list[Line]], zipped: tuple[int, ...] = ()) -> Path:
+def written(root, days, zipped=()):
     root.mkdir(exist_ok=True)
     for number, lines in enumerate(days):
         if number in zipped:
@@ -64,13 +59,18 @@ def written(root: Path, days: list[list[Line]], zipped: tuple[int, ...] = ()) ->
     return root
 
 
-def prepared(source: Path, folder: Path, variant: str = "own") -> Path:
+def prepared(source, folder, variant="own"):
     folder.mkdir()
     raw.prepare_raw(config_of(variant), source, folder)
     return folder
 
 
-def expected_ids(days: list[list[Line]], threshold: int) -> list[dict[str, int]]:
+def refused(source, folder, variant="own"):
+    found = refusal(DataError, prepared, source, folder, variant)
+    return found.removeprefix(f"{source}").strip("/ ")
+
+
+def expected_ids(days, threshold):
     """Number each feature's hashes of all `days`: by falling count, then by value."""
     found = []
     for column in range(14, 40):
@@ -81,32 +81,15 @@ def expected_ids(days: list[list[Line]], threshold: int) -> list[dict[str, int]]
     return found
 
 
-def half(value: float) -> float:
-    """Round to float16, by way of float32."""
-    (single,) = struct.unpack("<f", struct.pack("<f", value))
-    (number,) = struct.unpack("<e", struct.pack("<e", single))
-    assert isinstance(number, float)
-    return number
-
-
-def expected_part(
-    lines: list[Line], ids: list[dict[str, int]], order: Sequence[int]
-) -> tuple[Any, Any, list[bool]]:
+def expected_part(lines, ids, order):
     categorical = [[ids[n].get(line[14 + n], 0) for n in order] for line in lines]
-    numerical = [
-        [half(math.log(int(c) + 3)) if c and int(c) > -3 else 0.0 for c in line[1:14]]
-        for line in lines
-    ]
+    logs = [[math.log(max(int(cell or -2) + 3, 1)) for cell in line[1:14]] for line in lines]
+    # rounded to float16 by way of float32
+    numerical = np.array(logs, np.float32).astype(np.float16)
     return categorical, numerical, [line[0] == "1" for line in lines]
 
 
-def check_part(
-    folder: Path,
-    part: str,
-    lines: list[Line],
-    ids: list[dict[str, int]],
-    order: Sequence[int] = range(26),
-) -> None:
+def check_part(folder, part, lines, ids, order=range(26)):
     if part == "validation":  # which no reader of the package takes
         (folder / "test").rename(folder / "first")
         (folder / "validation").rename(folder / "test")
@@ -117,25 +100,18 @@ def check_part(
 
 
 @pytest.mark.parametrize(("variant", "threshold"), [("own", 15), ("own-T3", 3), ("own-T0", 1)])
-def test_a_folder_is_what_plain_python_makes_of_the_days(
-    variant: str, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    days = days_of()
+def test_a_folder_is_what_plain_python_makes_of_the_days(variant, threshold, tmp_path, monkeypatch):
+    days, origin = days_of(), "prepared from the public files"
     monkeypatch.setattr(raw, "BATCH", 37)
     monkeypatch.setattr(raw, "MERGE", 100)
     folder = prepared(written(tmp_path / "days", days, zipped=(1, 2)), tmp_path / "out", variant)
     ids = expected_ids(days[:-1], threshold)
-    assert [len(each) for each in ids] != [60] * 26 or threshold == 1
     dataset = SplitBinary(folder)
     assert dataset.spec.cardinalities == tuple(len(each) + 1 for each in ids)
-    assert dataset.facts["origin"] == "prepared from the public files"
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
-    assert content["metadata"] == {
-        "origin": "prepared from the public files",
-        "days": 3,
-        "threshold": threshold,
-    }
-    assert list(content["source_spec"]) == ["test", "train"]
+    assert dataset.facts["origin"] == origin
+    found = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    assert found["metadata"] == {"origin": origin, "days": 3, "threshold": threshold}
+    assert list(found["source_spec"]) == ["test", "train"]
     check_part(folder, "train", days[0] + days[1], ids)
     check_part(folder, "test", days[2][:75], ids)
     check_part(folder, "validation", days[2][75:], ids)
@@ -151,12 +127,8 @@ AS_TEXT = [0, 1, *range(10, 20), 2, *range(20, 26), *range(3, 10)]
     [("T15", 15, range(26)), ("T3", 3, AS_TEXT), ("T0", 1, AS_TEXT)],
 )
 def test_the_24_days_are_accepted_for_the_tables_that_nvidia_counts_in_all_of_them(
-    variant: str,
-    threshold: int,
-    order: Sequence[int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    variant, threshold, order, tmp_path, monkeypatch
+):
     """NVIDIA's tables are those of a terabyte: here they are the ones of 24 small days."""
     days = days_of((31,) * 24)
     ids = expected_ids(days, threshold)
@@ -174,44 +146,33 @@ def test_the_24_days_are_accepted_for_the_tables_that_nvidia_counts_in_all_of_th
 
 @pytest.mark.parametrize(
     ("variant", "count", "own"),
-    [
-        ("T15", 3, "own"),
-        ("T3", 23, "own-T3"),
-        ("T0", 25, "own-T0"),
-        ("T15-10k", 24, "own"),
-    ],
+    [("T15", 3, "own"), ("T3", 23, "own-T3"), ("T0", 25, "own-T0"), ("T15-10k", 24, "own")],
 )
 def test_days_that_cannot_give_nvidias_tables_are_refused_before_they_are_read(
-    variant: str, count: int, own: str, tmp_path: Path
-) -> None:
-    source, folder = tmp_path / "days", tmp_path / "out"
-    source.mkdir()
+    variant, count, own, tmp_path
+):
+    (tmp_path / "days").mkdir()
     for day in range(count):
-        (source / f"day_{day}").touch()  # reading one would say that it is empty
-    with pytest.raises(DataError) as caught:
-        prepared(source, folder, variant)
-    assert str(caught.value) == (
-        f"{source} does not give the tables of variant '{variant}' with its {count} days. "
+        (tmp_path / f"days/day_{day}").touch()  # reading one would say that it is empty
+    assert refused(tmp_path / "days", tmp_path / "out", variant) == (
+        f"does not give the tables of variant '{variant}' with its {count} days. "
         f"Use variant '{own}', which takes the folder's tables."
     )
-    assert not any(folder.iterdir())
+    assert not any((tmp_path / "out").iterdir())
 
 
-def test_24_days_with_other_hashes_are_refused_before_a_sample_is_written(tmp_path: Path) -> None:
+def test_24_days_with_other_hashes_are_refused_before_a_sample_is_written(tmp_path):
     days = days_of((5,) * 24)
-    source, folder = written(tmp_path / "days", days), tmp_path / "out"
     rows = len(expected_ids(days, 3)[0]) + 1
-    with pytest.raises(DataError) as caught:
-        prepared(source, folder, "T3")
-    assert str(caught.value) == (
-        f"{source} does not give the tables of variant 'T3': the table of C0 has {rows} rows "
+    assert refused(written(tmp_path / "days", days), tmp_path / "out", "T3") == (
+        f"does not give the tables of variant 'T3': the table of C0 has {rows} rows "
         "instead of 45,833,188. Use variant 'own-T3', which takes the folder's tables."
     )
-    assert not any(folder.iterdir())
+    assert not any((tmp_path / "out").iterdir())
 
 
-def test_a_lower_threshold_keeps_more_hashes_of_every_feature_in_nvidias_tables() -> None:
-    in_logs: list[list[int]] = []
+def test_a_lower_threshold_keeps_more_hashes_of_every_feature_in_nvidias_tables():
+    in_logs = []
     for variant in ("T15", "T3", "T0"):
         pairs = zip(tables.order(variant), tables.TABLES[variant], strict=True)
         in_logs.append([rows for _, rows in sorted(pairs)])
@@ -219,17 +180,7 @@ def test_a_lower_threshold_keeps_more_hashes_of_every_feature_in_nvidias_tables(
         assert few <= some <= most
 
 
-def test_a_missing_number_is_0_and_not_the_logarithm_of_3(tmp_path: Path) -> None:
-    lines = days_of((2, 2))
-    lines[0][0][1:6] = ["", "0", "-1", "-2", "-3"]
-    lines[0][0][6:8] = ["-17", "97"]
-    folder = prepared(written(tmp_path / "days", lines), tmp_path / "out")
-    found = SplitBinary(folder, part="train").read(slice(None)).numerical[0, :7]
-    expected = [0, math.log(3), math.log(2), 0, 0, 0, math.log(100)]
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
-
-
-def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path: Path) -> None:
+def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path):
     days = days_of((20, 4))
     for place, line in enumerate(days[0]):
         line[14:16] = ["00000000" if place % 4 else "", ""]
@@ -242,35 +193,19 @@ def test_a_hash_of_zeros_is_a_hash_and_a_missing_one_is_none(tmp_path: Path) -> 
     assert test.categorical[:, :2].tolist() == [[1, 0]] * 2
 
 
-def test_the_test_day_counts_for_no_frequency(tmp_path: Path) -> None:
-    days = days_of((40, 40))
-    for day, word in ((days[0], "0000000a"), (days[1], "0000000b")):
-        for line in day:
-            line[20] = word
-    folder = prepared(written(tmp_path / "days", days), tmp_path / "out")
-    assert SplitBinary(folder).spec.cardinalities[6] == 2
-    assert SplitBinary(folder, part="test").read(slice(None)).categorical[:, 6].tolist() == [0] * 20
-
-
-def test_plain_and_zipped_days_and_a_last_line_without_end_are_the_same(tmp_path: Path) -> None:
+def test_plain_and_zipped_days_and_a_last_line_without_end_are_the_same(tmp_path):
     days = days_of((60, 30))
-    first = prepared(written(tmp_path / "a", days), tmp_path / "b")
+    first = content(prepared(written(tmp_path / "a", days), tmp_path / "b"))
     source = written(tmp_path / "c", days, zipped=(0,))
     (source / "day_1").write_bytes(text_of(days[1])[:-1])
     (source / "README").write_text("day_2")
-    second = prepared(source, tmp_path / "d")
+    assert content(prepared(source, tmp_path / "d")) == first
     (source / "day_1").write_bytes(text_of(days[1]).replace(b"\n", b"\r\n"))
-    third = prepared(source, tmp_path / "e")
-    files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
-    assert len(files) == 3 * 28 + 1
-    for file in files:
-        assert (first / file).read_bytes() == (second / file).read_bytes()
-        assert (first / file).read_bytes() == (third / file).read_bytes()
+    assert content(prepared(source, tmp_path / "e")) == first
+    assert len(first) == 3 * 28 + 1
 
 
-def test_what_is_used_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_used_is_said(tmp_path, capsys, monkeypatch):
     source = written(tmp_path / "days", days_of((60, 30)))
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     prepared(source, tmp_path / "out", "own-T3")
@@ -287,27 +222,17 @@ def test_what_is_used_is_said(
 # What is not the public set
 
 
-def refusal(source: Path, folder: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        prepared(source, folder)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix(f"{source}").strip("/ ")
-
-
-def test_only_a_folder_of_days_is_taken_for_raw(tmp_path: Path) -> None:
+def test_only_a_folder_of_days_is_taken_for_raw(tmp_path):
     source = written(tmp_path / "days", days_of((2, 2)), zipped=(0, 1))
     assert raw.is_raw(source)
-    assert not raw.is_raw(source / "day_0.gz")
-    assert not raw.is_raw(tmp_path)
-    assert not raw.is_raw(tmp_path / "absent")
+    for other in (source / "day_0.gz", tmp_path, tmp_path / "absent"):
+        assert not raw.is_raw(other)
     assert not raw.is_raw(prepared(source, tmp_path / "out"))
     (source / "feature_spec.yaml").write_text("")
     assert not raw.is_raw(source)
     for name in ("dlrm", "dcnv2"):
         found = models.raw(name)
-        assert found is not None
-        assert found.prepare_raw is raw.prepare_raw
-        assert found.is_raw is raw.is_raw
+        assert (found.prepare_raw, found.is_raw) == (raw.prepare_raw, raw.is_raw)
 
 
 @pytest.mark.parametrize(
@@ -323,20 +248,17 @@ def test_only_a_folder_of_days_is_taken_for_raw(tmp_path: Path) -> None:
         ({"day_2": text_of(days_of((1,))[0])}, "day_2 has 1 lines, but the last day needs two"),
     ],
 )
-def test_days_that_are_missing_are_named(
-    change: dict[str, bytes | None], text: str, tmp_path: Path
-) -> None:
+def test_days_that_are_missing_are_named(change, text, tmp_path):
     source = written(tmp_path / "days", days_of((20, 20, 20)))
-    for name, content in change.items():
-        if content is None:
+    for name, lines in change.items():
+        (source / name).write_bytes(lines or b"")
+        if lines is None:
             (source / name).unlink()
-        else:
-            (source / name).write_bytes(content)
-    assert refusal(source, tmp_path / "out").startswith(text)
+    assert refused(source, tmp_path / "out").startswith(text)
 
 
-def cell(line: int, column: int, value: str) -> Callable[[list[Line]], bytes]:
-    def change(lines: list[Line]) -> bytes:
+def cell(line, column, value):
+    def change(lines):
         lines[line - 1][column - 1] = value
         return text_of(lines)
 
@@ -348,83 +270,55 @@ def cell(line: int, column: int, value: str) -> Callable[[list[Line]], bytes]:
     ("change", "text"),
     [
         (cell(33, 1, "2"), "line 33, column 1 is b'2', not 0 or 1"),
-        (cell(33, 1, ""), "line 33, column 1 is b'', not 0 or 1"),
         (cell(1, 2, "12a"), "line 1, column 2 is b'12a', not an integer"),
-        (cell(40, 14, "1.5"), "line 40, column 14 is b'1.5', not an integer"),
         (cell(9, 5, "9" * 30), f"line 9, column 5 is b'{'9' * 30}', not an integer"),
         (cell(7, 15, "0123456g"), "line 7, column 15 is b'0123456g', not 8 hexadecimal digits"),
-        (cell(7, 40, "012345678"), "line 7, column 40 is b'012345678', not 8 hexadecimal digits"),
-        (cell(7, 40, "-1234567"), "line 7, column 40 is b'-1234567', not 8 hexadecimal digits"),
         (cell(7, 40, "+1234567"), "line 7, column 40 is b'+1234567', not 8 hexadecimal digits"),
         (cell(7, 20, 'ab"12345'), "line 7, column 20 is b'ab\"12345', not 8 hexadecimal digits"),
+        (lambda lines: cell(40, 40, "0" * 8)(lines)[:-3], "line 40, column 40 is b'000000', not 8"),
         (cell(3, 40, "01234567\t"), "line 3 has 41 columns instead of 40"),
         (lambda lines: text_of([*lines, lines[0][:39]]), "line 41 has 39 columns instead of 40"),
-        (
-            lambda lines: text_of([lines[0][:39], [*lines[1], "0"], *lines[2:]]),
-            "line 1 has 39 columns instead of 40",
-        ),
+        (lambda lines: text_of([lines[0][:39], [*lines[1], "0"]]), "line 1 has 39 columns instead"),
         (lambda lines: text_of(lines) + b"\n", "line 41 has 1 columns instead of 40"),
         (lambda lines: b"\n" + text_of(lines), "line 1 has 1 columns instead of 40"),
         (lambda lines: text_of(lines).replace(b"\t", b","), "line 1 has 1 columns instead of 40"),
-        (lambda lines: text_of(lines)[:-100], "line 40 has "),
-        (lambda lines: text_of(lines).replace(b"\t7\t", b"\t7 \t", 1), "line "),
         (lambda lines: text_of(lines)[:900] + b"\xff\xfe" + text_of(lines)[900:], "line "),
         (lambda lines: b"\0" * 100_000, "line 1 has "),
     ],
 )
-def test_a_damaged_day_is_one_line_that_says_where(
-    number: int,
-    change: Callable[[list[Line]], bytes],
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_damaged_day_is_one_line_that_says_where(number, change, text, tmp_path, monkeypatch):
     monkeypatch.setattr(raw, "BATCH", 12)
     days = days_of((40, 40))
     source = written(tmp_path / "days", days)
     (source / f"day_{number}").write_bytes(change(days[number]))
-    assert refusal(source, tmp_path / "out").removeprefix(f"day_{number}: ").startswith(text)
+    assert refused(source, tmp_path / "out").removeprefix(f"day_{number}: ").startswith(text)
 
 
-def test_zeros_at_the_end_of_a_broken_download_are_found_at_once(tmp_path: Path) -> None:
+def test_zeros_at_the_end_of_a_broken_download_are_found_at_once(tmp_path):
     source = written(tmp_path / "days", days_of((40, 40)))
     with (source / "day_0").open("ab") as file:
         file.truncate(2**40)  # a hole, which takes no space on the disk
     text = "day_0 has 1,048,576 bytes without the end of a line"
-    assert refusal(source, tmp_path / "out") == text
-
-
-def test_a_last_hash_that_is_cut_short_is_found(tmp_path: Path) -> None:
-    days = days_of((40, 40))
-    days[1][-1][39] = "0123abcd"
-    source = written(tmp_path / "days", days)
-    (source / "day_1").write_bytes(text_of(days[1])[:-3])
-    text = "day_1: line 40, column 40 is b'0123ab', not 8 hexadecimal digits"
-    assert refusal(source, tmp_path / "out") == text
+    assert refused(source, tmp_path / "out") == text
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda content: content[: len(content) // 2], "is damaged: unexpected end of file"),
-        (lambda content: content[:-4], "is damaged: unexpected end of file"),
-        (lambda content: content[:400] + bytes(90) + content[490:], "is damaged: "),
-        (lambda content: b"no gzip at all", "line 1 has 1 columns instead of 40"),
-        (
-            lambda content: gzip.compress(gzip.decompress(content) + b"\xff"),
-            "line 301 has bytes th",
-        ),
-        (lambda content: gzip.compress(b""), "is empty"),
-        (lambda content: b"", "is empty"),
+        (lambda whole: whole[: len(whole) // 2], "is damaged: unexpected end of file"),
+        (lambda whole: whole[:-4], "is damaged: unexpected end of file"),
+        (lambda whole: whole[:400] + bytes(90) + whole[490:], "is damaged: "),
+        (lambda whole: b"no gzip at all", "line 1 has 1 columns instead of 40"),
+        (lambda whole: gzip.compress(gzip.decompress(whole) + b"\xff"), "line 301 has bytes th"),
+        (lambda whole: gzip.compress(b""), "is empty"),
+        (lambda whole: b"", "is empty"),
     ],
 )
-def test_a_damaged_gzip_is_one_line(
-    change: Callable[[bytes], bytes], text: str, tmp_path: Path
-) -> None:
+def test_a_damaged_gzip_is_one_line(change, text, tmp_path):
     source = written(tmp_path / "days", days_of((300, 20)), zipped=(0,))
     path = source / "day_0.gz"
     path.write_bytes(change(path.read_bytes()))
-    assert refusal(source, tmp_path / "out").removeprefix("day_0.gz").lstrip(": ").startswith(text)
+    assert refused(source, tmp_path / "out").removeprefix("day_0.gz").lstrip(": ").startswith(text)
 
 
 PEAK = """
@@ -455,7 +349,7 @@ print(peak / 1024)
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_twice_the_lines_take_no_more_memory(tmp_path: Path) -> None:
+def test_twice_the_lines_take_no_more_memory(tmp_path):
     """A day of 512,000 lines has 116 MB of text, and 1,024,000 lines 232 MB. polars reads ahead up
     to a limit, which 58 MB do not reach. The pages of a file that it maps are the kernel's to take
     back and not counted.

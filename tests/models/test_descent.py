@@ -15,23 +15,21 @@ FLAGS = {
 }
 
 
-def computed() -> torch.dtype:
+def computed():
     """The precision of a product that is fitted."""
     with mixed_precision():
         return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_products_are_in_bf16_only_where_the_processor_has_instructions_for_it(
-    flags: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_are_in_bf16_only_where_the_processor_has_instructions_for_it(flags, monkeypatch):
     known = {name: name in flags.split() for name in ("avx2", "avx512_vnni", *PRODUCTS["bf16"])}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
 
     assert computed() is FLAGS[flags]
 
 
-def test_on_this_processor_torch_knows_the_instructions_that_linux_lists() -> None:
+def test_on_this_processor_torch_knows_the_instructions_that_linux_lists():
     assert "avx2" in cpuinfo("flags").split()
 
     expected = torch.bfloat16 if instructions("bf16") else torch.float32
@@ -39,7 +37,7 @@ def test_on_this_processor_torch_knows_the_instructions_that_linux_lists() -> No
     assert computed() is expected
 
 
-def test_the_setting_ends_with_the_block() -> None:
+def test_the_setting_ends_with_the_block():
     computed()
 
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32

@@ -1,21 +1,19 @@
 """Checkpoints under NVIDIA's names, given by a parameter file, go through the batch command."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 
 from helpers.models.bert.network import QuestionAnswering
-from helpers.results import Result, read
-from tests.conftest import HERE, Project
+from helpers.results import read
+from tests.conftest import HERE
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
-def tensors(table: str) -> dict[str, torch.Tensor]:
+def tensors(table):
     """Random tensors with the names and shapes of a published checkpoint; the gains of layer
     normalisation lie around 1, or the output would hardly differ from sample to sample.
     """
@@ -28,7 +26,7 @@ def tensors(table: str) -> dict[str, torch.Tensor]:
     }
 
 
-def parameters(project: Project, model: str, **fields: Any) -> str:
+def parameters(project, model, **fields):
     """Write a parameter file with one experiment that reads `checkpoint.pt`; return its name."""
     base = {
         "checkpoint": str(project.root / "checkpoint.pt"),
@@ -42,7 +40,7 @@ def parameters(project: Project, model: str, **fields: Any) -> str:
     return "params/mine.yaml"
 
 
-def export(project: Project, name: str) -> tuple[int, str, Result]:
+def export(project, name):
     """Run the export alone: exit code, what was said, and the result."""
     answer = project.run("run", name, "--stage", "export")
     (path,) = (project.root / "outputs/mine").glob("*/mine/export.json")
@@ -51,12 +49,12 @@ def export(project: Project, name: str) -> tuple[int, str, Result]:
     return answer.code, answer.output, result
 
 
-def tft(variant: str) -> dict[str, torch.Tensor]:
+def tft(variant):
     mask = torch.full((192, 192), -torch.inf).triu(1)[None]
     return tensors(f"tft_{variant}") | {"TFTpart2.attention._mask": mask}
 
 
-def test_tft_loads_completely_at_its_own_cardinality_and_exports(fresh: Project) -> None:
+def test_tft_loads_completely_at_its_own_cardinality_and_exports(fresh):
     saved = {"args": {}, "config": {}, "model": tft("traffic")}
     torch.save(saved, fresh.root / "checkpoint.pt")
     fields = {"export_format": "ts-trace", "format": "ts-trace", "dataset": "generated-small"}
@@ -76,7 +74,7 @@ QUESTIONS = [
 PARAGRAPH = "In 1843 Ada Byron wrote notes about an engine that was never built."
 
 
-def write_squad(folder: Path) -> None:
+def write_squad(folder):
     """Write three questions in SQuAD's format, and a vocabulary of letters."""
     asked = [
         {
@@ -95,7 +93,7 @@ def write_squad(folder: Path) -> None:
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
 
 
-def test_bert_loads_completely_and_exports(fresh: Project) -> None:
+def test_bert_loads_completely_and_exports(fresh):
     """The small one: `test_bert` places each tensor of NVIDIA's large checkpoint."""
     torch.manual_seed(0)
     state = {

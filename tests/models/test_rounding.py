@@ -8,7 +8,7 @@ from helpers.measure.checks import difference
 from helpers.models._rounding import tolerances_for
 
 
-def test_the_bounds_follow_the_published_formula() -> None:
+def test_the_bounds_follow_the_published_formula():
     found = tolerances_for([60, 40])
 
     assert found["fp32"] == pytest.approx((4 * 10 * 2**-24, 10 * 2**-24), rel=1e-5)
@@ -22,7 +22,7 @@ def test_the_bounds_follow_the_published_formula() -> None:
 
 
 @pytest.mark.parametrize("terms", [100, 10_000])
-def test_sums_in_float32_stay_within_the_bound_of_their_length(terms: int) -> None:
+def test_sums_in_float32_stay_within_the_bound_of_their_length(terms):
     """In order, as no library adds: others have smaller errors."""
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((2, 1000, terms), dtype=np.float32)
@@ -36,7 +36,7 @@ def test_sums_in_float32_stay_within_the_bound_of_their_length(terms: int) -> No
     assert found.max_difference > found.max_bound / 100
 
 
-def test_every_step_of_lower_precision_has_bounds_of_its_own() -> None:
+def test_every_step_of_lower_precision_has_bounds_of_its_own():
     for name in models.names():
         found = models.get(name).TOLERANCES
         assert list(found) == ["fp32", "bf16", "fp16", "int8"]
@@ -45,7 +45,7 @@ def test_every_step_of_lower_precision_has_bounds_of_its_own() -> None:
         assert all(mean < largest / 3.9 for largest, mean in found.values())
 
 
-def test_a_rounding_to_float16_is_no_rounding_to_float32() -> None:
+def test_a_rounding_to_float16_is_no_rounding_to_float32():
     values = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
     for name in models.names():
         rounded = values.astype(np.float16).astype(np.float32)

@@ -11,10 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,12 +20,11 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from helpers import formats, inference
-from helpers.config import DeployConfig, ExportConfig, read_file, releases, resolve
-from helpers.formats import Arrays
+from helpers.config import read_file, releases, resolve
 from helpers.inference import ensemble, open_dataset, requests
 from helpers.measure import compute_reference
 from helpers.measure.checks import BATCH, SAMPLES, SAMPLES_FILE, check
-from helpers.store import ROOT, Artifact, link_or_copy
+from helpers.store import ROOT, link_or_copy
 from helpers.triton.repository import write_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.old]
@@ -40,17 +37,15 @@ FAILS = {("24.10", "bert", "openvino"): "OpenVINO 2024.0 broadcasts no mask to t
 REQUIRED = os.environ.get("REQUIRE_OLD_RUNTIMES", "").split()
 
 
-def load_script() -> ModuleType:
+def load_script():
     spec = importlib.util.spec_from_file_location("old", ROOT / "docker/old_runtimes.py")
-    assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["old"] = module  # a dataclass looks itself up there
     spec.loader.exec_module(module)
     return module
 
 
-old: Any = load_script()
+old = load_script()
 
 
 class Case(NamedTuple):
@@ -65,11 +60,11 @@ class Case(NamedTuple):
     runtime: str
     lookup: str = ""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "-".join(filter(None, (*self[:3], *self[4:])))
 
 
-def cases() -> list[Case]:
+def cases():
     """Every file that the parameter files lead to, in fp32 and in the precision they say."""
     found = set()
     for path in old.files():
@@ -90,7 +85,7 @@ def cases() -> list[Case]:
     return sorted(found)
 
 
-def config(case: Case, stage: str, **fields: Any) -> Any:
+def config(case, stage, **fields):
     """Configure a stage of an experiment that leads to the case's file."""
     experiment = {
         "variant": case.variant,
@@ -115,7 +110,7 @@ def config(case: Case, stage: str, **fields: Any) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def outputs(tmp_path_factory):
     """One outputs folder for all: a data set and a checkpoint serve many cases."""
     folder = tmp_path_factory.mktemp("old") / "outputs"
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +118,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def environment(release: str, runtime: str) -> Any:
+def environment(release, runtime):
     """Find an environment; skip with the reason where it is not made."""
     wanted = old.environment(release, runtime)
     if not wanted.interpreter.exists():
@@ -138,10 +133,10 @@ def environment(release: str, runtime: str) -> Any:
 
 
 @pytest.fixture
-def borrow(outputs: Path, shared: Path) -> Callable[[str], None]:
+def borrow(outputs, shared):
     """Give the outputs folder a model's data set and checkpoint, where another test has them."""
 
-    def borrow(model: str) -> None:
+    def borrow(model):
         data = shared / model / "outputs/data"
         if data.exists() and not list((outputs / "data").glob(f"{model}-*")):
             shutil.copytree(data, outputs / "data", copy_function=link_or_copy, dirs_exist_ok=True)
@@ -149,16 +144,11 @@ def borrow(outputs: Path, shared: Path) -> Callable[[str], None]:
     return borrow
 
 
-Load = Callable[..., tuple[str, Arrays]]
-
-
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
+def load(tmp_path):
     """Run a file in an environment; give the runtime's version and the outputs."""
 
-    def load(
-        wanted: Any, kind: str, file: Path, inputs: Arrays | None, batch: int = BATCH
-    ) -> tuple[str, Arrays]:
+    def load(wanted, kind, file, inputs, batch=BATCH):
         np.savez(tmp_path / "inputs.npz", **(inputs or {}))
         found = tmp_path / "outputs.npz"
         request = {
@@ -183,9 +173,9 @@ def load(tmp_path: Path) -> Load:
     return load
 
 
-def made(case: Case) -> tuple[ExportConfig, Artifact, Arrays]:
+def made(case):
     """Export and convert; give the artifact of the case's format and the framework's outputs."""
-    chosen: ExportConfig = config(case, "export")
+    chosen = config(case, "export")
     prepared = inference.prepare(chosen)
     reference = compute_reference(chosen, prepared)
     artifact = inference.export(chosen, prepared)
@@ -195,22 +185,22 @@ def made(case: Case) -> tuple[ExportConfig, Artifact, Arrays]:
     return chosen, artifact, dict(np.load(reference.folder / SAMPLES_FILE))
 
 
-def joined(batches: Iterator[Arrays]) -> Arrays:
+def joined(batches):
     parts = list(batches)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def samples(chosen: ExportConfig) -> Arrays:
+def samples(chosen):
     return joined(requests(chosen, open_dataset(chosen), BATCH, SAMPLES))
 
 
-def runs_here(case: Case, version: str) -> bool:
+def runs_here(case, version):
     """Whether the runtime computes in the case's precision on a processor."""
     is_old = tuple(map(int, version.split(".")[:2])) < (2, 1)
     return not (case.runtime == "torch" and case.precision == "fp16" and is_old)
 
 
-def marked(case: Case) -> Any:
+def marked(case):
     """A case, expected to fail where it is known to; those of a model share its checkpoint."""
     known = FAILS.get((case.release, case.model, case.format))
     marks = [pytest.mark.xdist_group(case.model)]
@@ -219,9 +209,7 @@ def marked(case: Case) -> Any:
 
 
 @pytest.mark.parametrize("case", [*map(marked, cases())])
-def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
-    case: Case, load: Load, borrow: Callable[[str], None]
-) -> None:
+def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(case, load, borrow):
     wanted = environment(case.release, case.runtime)
     borrow(case.model)
     chosen, artifact, reference = made(case)
@@ -252,15 +240,13 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(
 
 
 @pytest.mark.parametrize(("model", "way"), [("dlrm", "mapped"), ("dlrm", "hps")])
-def test_a_lookup_runs_in_the_python_of_a_release(
-    model: str, way: str, load: Load, borrow: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_a_lookup_runs_in_the_python_of_a_release(model, way, load, borrow, tmp_path):
     """The adapter and the lookup's runtime, as the repository has them, in Python 3.8."""
     case = Case("23.02", model, SMALL[model], "tf-savedmodel", "onnx", "fp32", "onnxruntime", way)
     wanted = environment(case.release, case.runtime)
     borrow(model)
     chosen, artifact, _ = made(case)
-    deploy: DeployConfig = config(case, "deploy")
+    deploy = config(case, "deploy")
     write_repository(tmp_path / "repository", deploy, artifact)
     lookup, graph = ensemble.parts(chosen)
     folder = tmp_path / "repository" / lookup.name
@@ -281,5 +267,5 @@ def test_a_lookup_runs_in_the_python_of_a_release(
     np.testing.assert_array_equal(vectors.reshape(expected[name].shape), expected[name])
 
 
-def test_the_parameter_files_name_no_release_that_the_table_does_not_have() -> None:
+def test_the_parameter_files_name_no_release_that_the_table_does_not_have():
     assert set(old.needed()) <= {each.release for each in releases.table()}

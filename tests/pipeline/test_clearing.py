@@ -1,78 +1,55 @@
 """What nothing refers to any more is removed from an outputs folder, and nothing else."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from filelock import FileLock
 
 from helpers.__main__ import main
-from helpers.config import ExportConfig, configure, read_file
+from helpers.config import configure, read_file
 from helpers.inference import recipe_folder
 from helpers.results import Result
-from helpers.results.types import ArtifactFacts, Fingerprint
 from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact
-from tests.conftest import Project
+from helpers.store.lock import LOCK
 
 OLD = "0123456789ab"
 
 
-@pytest.fixture
-def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An outputs folder with the smoke target, of which nothing has run."""
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
-    (tmp_path / "outputs/smoke").mkdir(parents=True)
-    shutil.copyfile(ROOT / "params/smoke.yaml", tmp_path / "outputs/smoke/parameters.yaml")
-    return tmp_path / "outputs"
-
-
-def made(folder: Path, size: int = 1_000_000) -> Path:
+def made(folder, size=1_000_000):
     with create_artifact(folder) as (temporary, _):
         (temporary / "model.bin").write_bytes(b"x" * (size - 1))
         (temporary / "more.bin").write_bytes(b"x")
     return folder
 
 
-def size_mb(folder: Path) -> float:
+def size_mb(folder):
     return sum(path.stat().st_size for path in folder.iterdir()) / 1e6
 
 
-def used(outputs: Path) -> list[Path]:
+def used(outputs):
     """Artifacts that the target's parameters lead to, and those that a result names."""
     given = read_file(ROOT / "params/smoke.yaml")
     export = configure(given, "bert", "", "export")
     deploy = configure(given, "bert", "", "deploy")
-    assert isinstance(export, ExportConfig)
+    facts = {"folder": f"bert-export-{OLD}", "sha256": "", "size_mb": 1, "files": {}}
+    read = {"config": {}, "notebook": "", "versions": {}}
     result = Result(
-        model="bert",
-        experiment="of-before",
-        stage="export",
-        gpu="CPU",
+        **{"model": "bert", "experiment": "of-before", "stage": "export", "gpu": "CPU"},
         state="failed",
-        artifact=ArtifactFacts(folder=f"bert-export-{OLD}", sha256="", size_mb=1, files={}),
-        fingerprint=Fingerprint(
-            config={}, notebook="", versions={}, inputs={"dataset": f"bert-dataset-{OLD}"}
-        ),
+        artifact=facts,
+        fingerprint={**read, "inputs": {"dataset": f"bert-dataset-{OLD}"}},
     )
     path = outputs / "smoke/bert/of-before/export.json"
     path.parent.mkdir(parents=True)
     path.write_text(result.model_dump_json())
+    names = [export.key("export"), deploy.key("deploy"), f"bert-export-{OLD}"]
+    kinds = ("dataset", "checkpoint", "reference")
+    data = [recipe_folder(export, kind).name for kind in kinds]
     return [
-        made(outputs / "smoke/artifacts" / export.key("export")),
-        made(outputs / "smoke/artifacts" / deploy.key("deploy")),
-        made(outputs / "smoke/artifacts" / f"bert-export-{OLD}"),
-        *(
-            made(outputs / "data" / recipe_folder(export, kind).name)
-            for kind in ("dataset", "checkpoint", "reference")
-        ),
-        made(outputs / "data" / f"bert-dataset-{OLD}"),
+        *(made(outputs / "smoke/artifacts" / name) for name in names),
+        *(made(outputs / "data" / name) for name in (*data, f"bert-dataset-{OLD}")),
     ]
 
 
-def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(outputs, capsys):
     kept = used(outputs)
     foreign = [outputs / "data/mine", outputs / "smoke/artifacts/.bert-export-half.abcdefgh"]
     for each in foreign:
@@ -101,9 +78,7 @@ def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(
     assert all(path.is_dir() for path in foreign)
 
 
-def test_the_databases_of_a_repository_go_with_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_databases_of_a_repository_go_with_it(outputs, capsys):
     deploy = configure(read_file(ROOT / "params/smoke.yaml"), "dcnv2", "", "deploy")
     kept = outputs / "smoke/databases" / deploy.key("deploy") / "rocksdb"
     old = outputs / f"smoke/databases/dcnv2-deploy-{OLD}/rocksdb"
@@ -117,9 +92,7 @@ def test_the_databases_of_a_repository_go_with_it(
     assert (kept.is_dir(), old.parent.exists()) == (True, False)
 
 
-def test_a_file_that_artifacts_share_is_counted_once(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_artifacts_share_is_counted_once(outputs, capsys):
     first = made(outputs / f"smoke/artifacts/bert-convert-{OLD}", 8_000_000)
     second = made(outputs / f"smoke/artifacts/bert-deploy-{OLD}", 1)
     (second / "model.bin").unlink()
@@ -131,9 +104,7 @@ def test_a_file_that_artifacts_share_is_counted_once(
     assert sizes == ["4.0 MB)", "4.0 MB)", "8.0 MB)"]
 
 
-def test_nothing_behind_a_link_is_removed(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_behind_a_link_is_removed(outputs, tmp_path, capsys):
     behind = made(tmp_path / f"disk/data/bert-dataset-{OLD}")
     (outputs / "data").symlink_to(tmp_path / "disk/data")
     (outputs / "smoke/artifacts").mkdir()
@@ -149,35 +120,18 @@ def test_nothing_behind_a_link_is_removed(
     assert find_artifact(behind)
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from helpers.store import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_during_a_run_nothing_is_removed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_during_a_run_nothing_is_removed(outputs, capsys):
     old = made(outputs / f"data/bert-dataset-{OLD}")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, outputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == b"held\n"
+    with FileLock(outputs / LOCK):
         code = main(["clear", "--outputs", str(outputs)])
-        holder.communicate()
 
-    said = capsys.readouterr()
     words = "error: outputs is in use by another run. Wait, or use another --outputs.\n"
-    assert (code, said.out, said.err) == (1, "", words)
+    assert code == 1
+    assert capsys.readouterr() == ("", words)
     assert find_artifact(old)
 
 
-def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(outputs, capsys):
     old = made(outputs / f"data/bert-dataset-{OLD}")
     (outputs / "smoke/parameters.yaml").write_text("gpu: CPU\n")
 
@@ -186,9 +140,7 @@ def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(
     assert find_artifact(old)
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(OUTPUTS_VARIABLE, "")  # set again by the command
     none = tmp_path / "none"
 
@@ -198,10 +150,9 @@ def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(
 
 
 @pytest.mark.slow
-def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_again(
-    project: Project,
-) -> None:
-    def artifacts() -> set[Path]:
+@pytest.mark.thorough
+def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_again(project):
+    def artifacts():
         return {*project.target.glob("artifacts/*"), *project.root.glob("outputs/data/*")}
 
     before = artifacts()

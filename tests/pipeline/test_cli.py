@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,18 @@ from helpers.config.schema import LESSONS, STAGE, STAGES
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
 from tests.conftest import interruptible
 
+SMOKE = str(ROOT / "params/smoke.yaml")
 DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))
 DOCS = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
 
 @pytest.fixture(autouse=True)
-def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def outputs(tmp_path, monkeypatch):
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     return tmp_path / "outputs"
 
 
-def commands() -> Iterator[tuple[str, str]]:
+def commands():
     """The commands of the command line and of its groups, each with its line of help."""
     for name, command in get_command(app).commands.items():
         inner = getattr(command, "commands", {}).items()
@@ -39,22 +39,26 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 HELP = {name: text.splitlines()[0] for name, text in commands()}
+OPENING = re.compile(r"(an? |the |of |for |that |which |whose |if |in |to |its |also |only )", re.I)
 
 
-def documented() -> dict[str, tuple[str, str]]:
+def documented():
     """The commands of the documents' table: name -> what may follow it, and what it does."""
     pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| (.*) \|$"
     return {name: (usage, text) for name, usage, text in re.findall(pattern, DOCS, re.MULTILINE)}
 
 
-def test_the_documents_have_every_command_and_no_other() -> None:
+def test_the_documents_and_the_help_have_every_command_and_no_other(capsys):
     assert set(documented()) == set(HELP)
+    assert tuple(Stage) == tuple(STAGE)
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for name, line in HELP.items():
+        assert " " in name or re.search(rf"^  {name} +{re.escape(line)}$", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_every_command_explains_itself_as_the_documents_do(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_explains_itself_as_the_documents_do(name, capsys):
     assert main([*name.split(), "--help"]) == 0
 
     said, (usage, text) = capsys.readouterr().out, documented()[name]
@@ -62,38 +66,23 @@ def test_every_command_explains_itself_as_the_documents_do(
     known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS|NAME", said))
     assert said.startswith(f"Usage: triton-notebooks {name} [OPTIONS]")
     assert options <= known
-    assert ("--outputs" in known) is not name.startswith(("params ", "new"))
+    assert ("--outputs" in known) is not name.startswith(("params ", "new", "diff"))
     line = HELP[name].removesuffix(".")
     assert text.startswith(line[0].lower() + line[1:])
 
 
-def test_the_help_is_plain_text_with_a_whole_line_for_every_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--help"]) == 0
-
-    said = capsys.readouterr().out
-    for name, line in HELP.items():
-        if " " not in name:
-            assert re.search(rf"^  {name} +{re.escape(line)}$", said, re.MULTILINE)
-    assert "completion" not in said
-    assert said.isascii()
-
-
-OPENING = re.compile(r"(an? |the |of |for |that |which |whose |if |in |to |its |also |only )", re.I)
-
-
 @pytest.mark.parametrize("name", ["", *HELP, "params"])
-def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*name.split(), "--help"]) == 0
 
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out
+    lines = said.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    *_, example = "\n".join(lines).partition("Example:\n")
+    assert said.isascii()
+    assert "completion" not in said
+    *_, example = said.partition("Example:\n")
     program, *words = shlex.split(example.replace("\\\n", " "))
     assert program == "triton-notebooks"
     assert words[: len(name.split())] == name.split()
@@ -101,24 +90,12 @@ def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(
     while inner := getattr(command, "commands", {}):
         command = inner[words.pop(0)]
     command.make_context(name, words)  # parses them, and runs nothing
-
-
-@pytest.mark.parametrize("name", HELP)
-def test_the_help_of_every_argument_and_option_begins_with_a_noun_or_a_verb(name: str) -> None:
-    command = get_command(app)
-    for word in name.split():
-        command = command.commands[word]
-
     for each in command.params:
         assert each.help, each.name
         assert not OPENING.match(each.help), each.help
 
 
-def test_the_help_names_the_stages_in_their_order() -> None:
-    assert tuple(Stage) == tuple(STAGE)
-
-
-def test_the_documents_lines_name_files_and_options_that_exist() -> None:
+def test_the_documents_lines_name_files_and_options_that_exist():
     lines = re.findall(r"triton-notebooks run (params/[\w./-]+)", DOCS)
 
     assert lines
@@ -134,8 +111,8 @@ USAGE = {
     "serve": "Missing argument 'PARAMS'. See: triton-notebooks serve --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
-        "'perf_offline', 'perf_online', 'report', 'tune', 'dynamic_batching', 'instances', "
-        "'precision'. See: triton-notebooks run --help"
+        "'perf_offline', 'perf_online', 'compare', 'report', 'tune', 'dynamic_batching', "
+        "'instances', 'precision'. See: triton-notebooks run --help"
     ),
     "serve params/cpu.yaml": "Missing option '--model'. See: triton-notebooks serve --help",
     "run --fetch": "--fetch, --key and --insecure need --scheduler.",
@@ -146,16 +123,12 @@ USAGE = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), USAGE.items())
-def test_wrong_usage_is_exit_code_2_and_one_line(
-    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_exit_code_2_and_one_line(arguments, words, capsys):
     assert main(arguments.split()) == 2
     assert capsys.readouterr() == ("", f"error: {words}\n")
 
 
-def test_run_with_nothing_after_it_runs_the_default_target(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_with_nothing_after_it_runs_the_default_target(outputs, capsys):
     assert main(["run", "--dry-run", "--outputs", str(outputs)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -172,9 +145,7 @@ COMMANDS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS)
-def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(
-    arguments: str, outputs: Path
-) -> None:
+def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(arguments, outputs):
     for number in range(3):
         (outputs / f"target-{number}").mkdir(parents=True)
         (outputs / f"target-{number}/parameters.yaml").write_text(
@@ -192,98 +163,63 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_without_outputs_there_is_one_line_that_says_what_to_do(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(["status", "--outputs", str(outputs)])
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("status", "{outputs} has no results. Run: triton-notebooks run"),
+        (
+            f"serve {SMOKE} --model resnet50",
+            "resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
+            "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy",
+        ),
+    ],
+)
+def test_without_results_there_is_one_line_that_says_what_to_do(command, line, outputs, capsys):
+    assert main([*command.split(), "--outputs", str(outputs)]) == 1
 
-    said = capsys.readouterr()
-    assert (code, said.out) == (1, "")
-    assert said.err == (f"error: {outputs} has no results. Run: triton-notebooks run\n")
+    assert capsys.readouterr() == ("", f"error: {line.format(outputs=outputs)}\n")
     assert not outputs.exists()
 
 
-def test_serving_what_is_not_deployed_names_the_command_that_deploys_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(ROOT / "params/smoke.yaml")
+def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(outputs, capsys):
+    chosen = ["--model", "resnet50", "--dry-run", "--outputs", str(outputs)]
 
-    code = main(["serve", path, "--model", "resnet50", "--outputs", str(outputs)])
-
-    said = capsys.readouterr()
-    assert (code, said.out) == (1, "")
-    assert said.err == (
-        "error: resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
-        "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy\n"
-    )
-    assert not outputs.exists()
-
-
-def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = ROOT / "params/smoke.yaml"
-
-    code = main(["run", str(path), "--model", "resnet50", "--dry-run", "--outputs", str(outputs)])
+    assert main(["run", SMOKE, *chosen]) == 0
 
     said = capsys.readouterr()
     *lines, last = said.out.splitlines()
     jobs = [line.partition(":")[0] for line in lines]
     seconds = [int(found) for line in lines for found in re.findall(r", about (\d+) s\)", line)]
-    first, second = read_file(path).experiments("resnet50")
-    assert (code, said.err) == (0, "")
+    first, second = read_file(Path(SMOKE)).experiments("resnet50")
+    assert said.err == ""
     assert jobs == [
-        *(f"resnet50 {first} {stage}" for stage in STAGES[:-1]),
-        *(f"resnet50 {second} {stage}" for stage in STAGES[1:-1]),  # the export is shared
+        *(f"resnet50 {first} {stage}" for stage in STAGES[:-2]),
+        *(f"resnet50 {second} {stage}" for stage in STAGES[1:-2]),  # the export is shared
+        "resnet50 compare",
         "resnet50 report",
         *(f"resnet50 {lesson}" for lesson in LESSONS),
     ]
-    assert all(": would run (" in line for line in lines)
+    assert all(": would run (no previous result, about " in line for line in lines[:1])
     assert len(seconds) == len(lines)
     assert last == f"smoke.yaml: about {sum(seconds) / 60:.0f} min"
-    assert not outputs.exists()
-
-
-def test_a_dry_run_of_one_stage_is_that_stage(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, experiment = str(ROOT / "params/cpu.yaml"), ["--experiment", "ts-trace-fp32"]
-    chosen = ["--model", "resnet50", "--stage", "export", *experiment]
-
-    code = main(["run", path, "--dry-run", "--outputs", str(outputs), *chosen])
-
-    assert code == 0
+    only = ["--stage", "export", "--experiment", second]
+    assert main(["run", SMOKE, *chosen, *only]) == 0
     line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("resnet50 ts-trace-fp32 export: would run (no previous result, about ")
-    (seconds,) = re.findall(r", about (\d+) s\)$", line)
-    assert last == f"cpu.yaml: about {int(seconds) / 60:.0f} min"
+    assert line.startswith(f"resnet50 {first} export: would run (")
     assert not outputs.exists()
 
 
-def test_a_dry_run_into_a_file_leaves_it_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "outputs"
-    file.write_text("mine")
+def test_a_dry_run_into_a_file_leaves_it_alone(outputs, capsys):
+    outputs.write_text("mine")
 
-    code = main(["run", str(ROOT / "params/smoke.yaml"), "--dry-run", "--outputs", str(file)])
+    assert main(["run", SMOKE, "--dry-run", "--outputs", str(outputs)]) == 0
 
     said = capsys.readouterr()
-    assert (code, said.err) == (0, "")
+    assert said.err == ""
     assert said.out.splitlines()[-1].startswith("smoke.yaml: about ")
-    assert file.read_text() == "mine"
-
-
-def test_a_run_into_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "outputs"
-    file.write_text("mine")
-
-    code = main(["run", str(ROOT / "params/smoke.yaml"), "--outputs", str(file)])
-
-    said = capsys.readouterr()
-    assert (code, said.out) == (1, "")
-    assert said.err == "error: cannot write outputs: file exists\n"
-    assert file.read_text() == "mine"
+    assert main(["run", SMOKE, "--outputs", str(outputs)]) == 1
+    assert capsys.readouterr() == ("", "error: cannot write outputs: file exists\n")
+    assert outputs.read_text() == "mine"
 
 
 SIGNALS = """
@@ -315,9 +251,7 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("is_terminal_gone", [False, True])
-def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
-    number: int, code: int, is_terminal_gone: bool
-) -> None:
+def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(number, code, is_terminal_gone):
     script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
     done = subprocess.run(
         script, cwd=ROOT, capture_output=True, text=True, preexec_fn=interruptible
@@ -326,7 +260,7 @@ def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(
     assert (done.returncode, done.stderr) == (code, line)
 
 
-def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_is_ignored_stays_so(monkeypatch):
     """As SIGHUP is after `nohup`."""
     monkeypatch.setattr(pipeline, "targets", lambda _: signal.raise_signal(signal.SIGHUP) or [])
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -340,7 +274,7 @@ LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # its le
 
 
 @pytest.mark.slow
-def test_what_a_terminal_cannot_show_is_replaced(tmp_path: Path) -> None:
+def test_what_a_terminal_cannot_show_is_replaced(tmp_path):
     command = [sys.executable, "-m", "helpers", "status", "--outputs", str(tmp_path / "größe")]
 
     done = subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | LATIN)

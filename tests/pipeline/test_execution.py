@@ -2,16 +2,14 @@
 
 import os
 import tempfile
-from pathlib import Path
 
 import nbformat
 import pytest
 
 from helpers.errors import StageError
 from helpers.pipeline.notebook import execute
-from helpers.results import Result
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 DONE = """
 import json
@@ -22,18 +20,18 @@ Path(result + ".new").rename(result)
 """
 
 
-def run(tmp_path: Path, *sources: str, cell_seconds: int = 60) -> Result:
-    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
-    first = nbformat.v4.new_code_cell('result: str = ""')  # type: ignore[no-untyped-call]
+def run(tmp_path, *sources, cell_seconds=60):
+    notebook = nbformat.v4.new_notebook()
+    first = nbformat.v4.new_code_cell('result: str = ""')
     first.metadata["tags"] = ["parameters"]
-    notebook.cells = [first, *(nbformat.v4.new_code_cell(s) for s in sources)]  # type: ignore[no-untyped-call]
+    notebook.cells = [first, *(nbformat.v4.new_code_cell(s) for s in sources)]
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}
-    nbformat.write(notebook, tmp_path / "source.ipynb")  # type: ignore[no-untyped-call]
+    nbformat.write(notebook, tmp_path / "source.ipynb")
     result = tmp_path / "result.json"
     return execute(tmp_path / "source.ipynb", result, {"result": str(result)}, cell_seconds)
 
 
-def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
+def test_a_notebook_that_writes_its_result_is_done(tmp_path):
     assert run(tmp_path, DONE).headline == "well"
 
 
@@ -49,9 +47,7 @@ def test_a_notebook_that_writes_its_result_is_done(tmp_path: Path) -> None:
         ([DONE.replace('"done"', '"failed", "reason": "red"')], 60, "red"),
     ],
 )
-def test_every_other_end_is_one_line(
-    tmp_path: Path, sources: list[str], seconds: int, line: str
-) -> None:
+def test_every_other_end_is_one_line(tmp_path, sources, seconds, line):
     run(tmp_path, DONE)
     with pytest.raises(StageError) as raised:
         run(tmp_path, *sources, cell_seconds=seconds)
@@ -60,7 +56,7 @@ def test_every_other_end_is_one_line(
     assert (tmp_path / "result.ipynb").exists()
 
 
-def test_a_notebook_that_is_run_again_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_notebook_that_is_run_again_is_replaced_whole(tmp_path):
     """One that was killed while it was written would be half a notebook."""
     run(tmp_path, DONE)
     before = (tmp_path / "result.ipynb").read_bytes()
@@ -73,9 +69,7 @@ def test_a_notebook_that_is_run_again_is_replaced_whole(tmp_path: Path) -> None:
     assert not [*tmp_path.glob(".result.ipynb*")]
 
 
-def test_sockets_fit_below_a_temporary_folder_with_a_long_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_fit_below_a_temporary_folder_with_a_long_name(tmp_path, monkeypatch):
     long = tmp_path / ("x" * 130)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -83,9 +77,7 @@ def test_sockets_fit_below_a_temporary_folder_with_a_long_name(
     assert run(tmp_path, DONE).headline == "well"
 
 
-def test_a_kernel_that_cannot_start_is_one_line_and_the_old_result_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_cannot_start_is_one_line_and_the_old_result_stays(tmp_path, monkeypatch):
     run(tmp_path, DONE)
     before = (tmp_path / "result.json").read_bytes()
     broken = tmp_path / "broken" / "ipykernel_launcher.py"

@@ -2,24 +2,30 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import replace
 
 import pytest
 
-from tests.conftest import MOUNTING, Project, kernels, processes, wait_for
+from helpers.results import read
+from tests.conftest import MOUNTING, kernels, processes, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 OFFLINE = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "perf_offline")
 
 
-def measuring(project: Project) -> "subprocess.Popen[str]":
+def edit(project, old, new):
+    project.params.write_text(project.params.read_text().replace(old, new))
+
+
+def measuring(project):
     """Start measuring, slowly enough to be disturbed, and return once perf_analyzer runs."""
-    text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 5", "request_count: 4000"))
+    edit(project, "request_count: 5", "request_count: 4000")
     process = project.start(*OFFLINE, "--force")
     wait_for(
         lambda: processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None
@@ -29,41 +35,37 @@ def measuring(project: Project) -> "subprocess.Popen[str]":
     return process
 
 
-def require_to_be_run(project: Project) -> None:
+def require_to_be_run(project):
     """Undo the slowness; the same command has that one stage to run."""
-    text = project.params.read_text()
-    project.params.write_text(text.replace("request_count: 4000", "request_count: 5"))
+    edit(project, "request_count: 4000", "request_count: 5")
     answer = project.run(*OFFLINE, "--dry-run")
     assert answer.code == 0, answer.output
     assert answer.output.count("would run (") == 1
     assert "dummy onnx-fp32 perf_offline: would run (" in answer.output
 
 
-def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+def kill(pids, number=signal.SIGKILL):
     assert pids
     for pid in pids:
         os.kill(pid, number)
 
 
-def unguarded(project: Project, words: str) -> list[int]:
+def unguarded(project, words):
     """The processes of the project, not their supervisors; one may end meanwhile."""
     supervisors = processes(str(project.root), words, "supervisor.py")
     return [pid for pid in processes(str(project.root), words) if pid not in supervisors]
 
 
-def server(project: Project) -> list[int]:
+def server(project):
     return unguarded(project, "tritonserver --model-repository")
 
 
-def analyzer(project: Project) -> list[int]:
+def analyzer(project):
     return unguarded(project, "/perf_analyzer -m")
 
 
-def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_first(
-    project: Project,
-) -> None:
-    text = project.params.read_text()
-    project.params.write_text(text.replace("batch_sizes: [1, 4]", "batch_sizes: [1, 2, 4]"))
+def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_first(project):
+    edit(project, "batch_sizes: [1, 4]", "batch_sizes: [1, 2, 4]")
     process = project.start(*OFFLINE)
     wait_for(lambda: processes(str(project.root), "/perf_analyzer -m", "-b 2"))
     kill(server(project))
@@ -75,7 +77,6 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
         "killed by signal 9 (SIGKILL), by another process or because memory ran out" in output
     )
     first, second, third = project.rows("onnx-fp32", "perf_offline")
-    assert first.throughput is not None
     assert first.throughput > 0
     assert (second.quality, third.quality) == ("failed", "failed")
     assert third.reason == "the server ended in an earlier measurement"
@@ -83,12 +84,31 @@ def test_triton_killed_at_the_second_of_three_batches_leaves_the_row_of_the_firs
     require_to_be_run(project)
 
 
-def test_perf_analyzer_killed(project: Project) -> None:
+def test_a_server_killed_in_a_comparison_is_shown_as_failed_and_the_others_go_on(project):
+    edit(project, "compare_seconds: 2", "compare_seconds: 12")
+    process = project.start("run", "params/dummy.yaml", "--stage", "compare", "--force")
+    wait_for(lambda: analyzer(project) or process.poll() is not None)
+    kill(server(project)[-1:])
+    output, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0, output
+    (comparison,) = read(project.target / "dummy/compare.json").comparisons
+    lost = [one for one in comparison.experiments if one.reason]
+    assert [one.throughput for one in lost] == [None]
+    assert "Triton ended during the measurement" in lost[0].reason
+    assert comparison.recommended.experiment != lost[0].experiment
+    report = project.run("run", "params/dummy.yaml", "--stage", "report")
+    assert report.code == 0, report.output
+    page = (project.target / "dummy/report.html").read_text()
+    assert f"Left out: {lost[0].experiment} (Triton ended" in page
+
+
+def test_perf_analyzer_killed(project):
     process = measuring(project)
-    first, second = wait_for(lambda: analyzer(project)), set[int]()
+    first, second = wait_for(lambda: analyzer(project)), set()
     kill(first)
 
-    def begun() -> bool:
+    def begun():
         second.update({*analyzer(project)} - {*first})  # the killed one may be seen once more
         return bool(second) or process.poll() is not None
 
@@ -102,7 +122,7 @@ def test_perf_analyzer_killed(project: Project) -> None:
     require_to_be_run(project)
 
 
-def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
+def test_the_kernel_killed_takes_its_server_along(project):
     process = measuring(project)
     kill(kernels(project.root))
     wait_for(lambda: not server(project) and not analyzer(project), 30)
@@ -112,7 +132,7 @@ def test_the_kernel_killed_takes_its_server_along(project: Project) -> None:
     require_to_be_run(project)
 
 
-def test_the_command_killed_takes_everything_along(project: Project) -> None:
+def test_the_command_killed_takes_everything_along(project):
     process = measuring(project)
     process.kill()
     wait_for(lambda: not server(project) and not analyzer(project), 30)
@@ -129,7 +149,7 @@ def test_the_command_killed_takes_everything_along(project: Project) -> None:
     require_to_be_run(project)
 
 
-def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Project) -> None:
+def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project):
     text, page = project.params.read_text(), project.target / "dummy/report.html"
     text = text.replace("batch_sizes: [1, 4]", "batch_sizes: [4]")
     slowly = "openvino-fp32: {request_count: 40000, "  # until it is killed
@@ -161,15 +181,13 @@ def test_a_report_that_was_written_meanwhile_says_how_much_is_in_it(project: Pro
     ],
 )
 def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_one_line(
-    project: Project, send, number, code
-) -> None:
+    project, send, number, code
+):
     process = measuring(project)
     answer = project.run("run", "params/dummy.yaml")
     assert answer.code == 1
-    assert (
-        answer.output
-        == "error: outputs is in use by another run. Wait, or use another --outputs.\n"
-    )
+    line = "error: outputs is in use by another run. Wait, or use another --outputs.\n"
+    assert answer.output == line
     send(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code
@@ -183,7 +201,7 @@ def test_a_second_run_says_that_there_is_one_and_a_signal_ends_the_first_with_on
     require_to_be_run(project)
 
 
-def test_an_artifact_changed_on_disk_is_noticed_and_made_again(project: Project) -> None:
+def test_an_artifact_changed_on_disk_is_noticed_and_made_again(project):
     (path,) = (project.target / "artifacts").glob("dummy-export-*/model.onnx")
     status = path.stat()
     content = bytearray(path.read_bytes())
@@ -209,7 +227,7 @@ rm small/mine && "$@"
 """
 
 
-def test_a_disk_that_is_full_is_one_line_and_the_same_command_completes(project: Project) -> None:
+def test_a_disk_that_is_full_is_one_line_and_the_same_command_completes(project):
     if not MOUNTING:
         pytest.skip("root: a small file system cannot be mounted, not even in a namespace")
     (project.root / "small").mkdir()
@@ -225,30 +243,17 @@ def test_a_disk_that_is_full_is_one_line_and_the_same_command_completes(project:
     assert answer.code == 0, enough
 
 
-def test_an_outputs_path_that_is_a_file_is_one_line(project: Project) -> None:
-    (project.root / "file").write_text("mine")
-    answer = project.run("run", "params/dummy.yaml", "--outputs", "file")
-    assert (answer.code, answer.output.count("\n")) == (1, 1)
-    assert answer.output.startswith("error: cannot write ")
-    assert (project.root / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
-    project: Project, number, code
-) -> None:
-    import socket
-    import urllib.request
-
+def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(project, number, code):
+    serve = ("serve", "params/dummy.yaml", "--model", "dummy", "--port")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        answer = project.run("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
+        answer = project.run(*serve, port)
         assert (answer.code, answer.output.count("\n")) == (1, 1)
         assert answer.output.startswith(f"error: Port {port} of 127.0.0.1 is taken")
-    process = project.start("serve", "params/dummy.yaml", "--model", "dummy", "--port", port)
-    assert process.stdout
+    process = project.start(*serve, port)
     line = process.stdout.readline()
     assert line == f"dummy (onnx-fp32) at http://127.0.0.1:{port}; press Ctrl-C to stop\n"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/dummy/ready") as answered:
@@ -258,14 +263,16 @@ def test_serve_answers_until_it_is_ended_and_a_taken_port_is_one_line(
     assert process.returncode == code
 
 
-def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh: Project) -> None:
-    code = (
-        "from helpers.config import resolve; from helpers.triton import convert;"
-        "convert(resolve('dummy', 'convert', gpu='CPU (dummy)'))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=fresh.root, capture_output=True, text=True, timeout=60
-    )
+CONVERT = """
+from helpers.config import resolve
+from helpers.triton import convert
+convert(resolve('dummy', 'convert', gpu='CPU (dummy)'))
+"""
+
+
+def test_a_stage_without_its_input_names_the_command_that_makes_it(fresh):
+    command = [sys.executable, "-c", CONVERT]
+    ended = subprocess.run(command, cwd=fresh.root, capture_output=True, text=True, timeout=60)
     assert ended.stderr.splitlines()[-1] == (
         "helpers.errors.ArtifactError: dummy onnx-fp32 has no export result yet. Run: "
         "triton-notebooks run params/dummy.yaml --model dummy --experiment onnx-fp32 --stage export"

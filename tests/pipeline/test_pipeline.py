@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from html import unescape
-from pathlib import Path
 from typing import get_args
 from urllib.parse import unquote
 
@@ -14,21 +13,24 @@ import numpy as np
 import pytest
 
 from helpers.results import Quality
-from tests.conftest import PRIVATE, Project
+from tests.conftest import PRIVATE
 from tests.dummy import weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STAGES = ["convert", "deploy", "perf_offline", "perf_online"]
+EXPERIMENTS, SERVED = ("onnx-fp32", "openvino-fp32"), STAGES[1:]
+MAKING = ("--stage", "export", "--stage", "convert", "--stage", "deploy")
+OPENVINO = "openvino-fp32: {format: openvino, precision: fp32}"
 
 
-def edit(path: Path, old: str, new: str) -> None:
+def edit(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
-def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished: Project) -> None:
+def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished):
     folder = finished.target / "dummy"
     pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     assert pages == sorted(
@@ -36,6 +38,7 @@ def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished: Proj
             "onnx-fp32/export.html",
             *(f"onnx-fp32/{stage}.html" for stage in STAGES),
             *(f"openvino-fp32/{stage}.html" for stage in STAGES),
+            "compare.html",
             "report.html",
         ]
     )
@@ -44,7 +47,7 @@ def test_a_run_leaves_a_page_for_everything_and_one_shared_export(finished: Proj
     assert "dummy/index.html" in (finished.root / "outputs/index.html").read_text()
 
 
-def test_every_link_leads_to_a_file(finished: Project) -> None:
+def test_every_link_leads_to_a_file(finished):
     pages = [*(finished.root / "outputs").rglob("*.html")]
     links = [
         (page, link) for page in pages for link in re.findall('href="([^"#]+)', page.read_text())
@@ -55,7 +58,7 @@ def test_every_link_leads_to_a_file(finished: Project) -> None:
     assert [path for path in files if not path.exists()] == []
 
 
-def test_no_file_of_a_run_is_open_to_others_if_the_umask_says_so(finished: Project) -> None:
+def test_no_file_of_a_run_is_open_to_others_if_the_umask_says_so(finished):
     paths = [*(finished.root / "outputs").rglob("*")]
 
     assert len(paths) > 50
@@ -63,57 +66,24 @@ def test_no_file_of_a_run_is_open_to_others_if_the_umask_says_so(finished: Proje
     assert found <= {"serve.log"}  # which another test has made
 
 
-def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> None:
+def test_results_csv_has_the_published_columns_and_ours(finished):
     with (finished.root / "params/published/resnet50.csv").open() as file:
         published = next(csv.reader(file))
     with (finished.target / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    ours = [
-        "experiment",
-        "quality",
-        "reason",
-        "throughput_low",
-        "margin_of_error",
-        "p99_high_ms",
-        "requests",
-        "average_batch_size",
-        "client_overhead",
-        "machine_gflops",
-        "relative_throughput",
-        "relative_throughput_low",
-        "relative_quality",
-        "serving_overhead_ms",
-        "noop_latency_ms",
-        "residual_overhead_ms",
-        "roofline_bound",
-        "roofline_share",
-        "server_peak_memory_mb",
-    ]
     assert list(rows[0])[: len(published)] == published
-    assert set(ours) < set(rows[0])
-    points = [
-        (row["experiment"], row["scenario"], row["batch_size"], row["concurrency"]) for row in rows
-    ]
-    assert points == [
-        (experiment, *point)
-        for experiment in ("onnx-fp32", "openvino-fp32")
-        for point in [
-            ("offline", "1", "1"),
-            ("offline", "4", "1"),
-            ("online", "1", "1"),
-            ("online", "1", "4"),
-            ("request rate", "1", "0"),
-        ]
+    names = ("experiment", "scenario", "batch_size", "concurrency")
+    points = [("offline", "1", "1"), ("offline", "4", "1"), ("online", "1", "1")]
+    points += [("online", "1", "4"), ("request rate", "1", "0")]
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (name, *point) for name in ("onnx-fp32", "openvino-fp32") for point in points
     ]
     assert {row["gpu"] for row in rows} == {"CPU (dummy)"}
     for row in rows:
         assert row["quality"] in get_args(Quality)
         assert row["quality"] not in ("failed", "unstable")
-        assert (
-            bool(row["noop_latency_ms"])
-            == bool(row["residual_overhead_ms"])
-            == (row["scenario"] == "offline")
-        )
+        overheads = {bool(row[name]) for name in ("noop_latency_ms", "residual_overhead_ms")}
+        assert overheads == {row["scenario"] == "offline"}
         # a supervisor, Triton and one or two Pythons that load a runtime
         assert 60 < float(row["server_peak_memory_mb"]) < 2000
         if row["rate"]:
@@ -124,17 +94,14 @@ def test_results_csv_has_the_published_columns_and_ours(finished: Project) -> No
             assert float(row["throughput"]) < float(row["throughput_high"])
 
 
-def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Project) -> None:
+def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished):
     flop, io_bytes = 2 * 16 * 4, 4 * (16 + 4)  # of a sample of the one layer
     for name in ("onnx-fp32", "openvino-fp32"):
         converted = finished.result(name, "convert").profile
-        assert converted
         assert len(converted.operators) >= 1
         assert converted.findings[0].startswith("Matrix multiplications and ")
         for stage in ("perf_offline", "perf_online"):
             measurement = finished.result(name, stage).measurement
-            assert measurement
-            assert measurement.peaks
             for row in measurement.rows:
                 batch = row.average_batch_size or row.batch_size
                 intensity = flop / (io_bytes + 4 * 16 * 4 / batch)
@@ -148,7 +115,7 @@ def test_each_row_has_its_share_of_a_peak_that_its_stage_measured(finished: Proj
     assert 'href="roofline.csv"' in report
 
 
-def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -> None:
+def test_a_second_run_executes_nothing_within_three_seconds(finished):
     before = os.times()
     answer = finished.run("run", "params/dummy.yaml")
     after = os.times()
@@ -160,25 +127,45 @@ def test_a_second_run_executes_nothing_within_three_seconds(finished: Project) -
     assert after.elapsed - before.elapsed < 30
 
 
-def test_a_changed_batch_size_runs_only_that_measurement_and_the_report(project: Project) -> None:
-    edit(project.params, "openvino-fp32: {", "openvino-fp32: {batch_sizes: [2], ")
-    answer = project.run("run", "params/dummy.yaml")
-    assert answer.executed() == ["dummy openvino-fp32 perf_offline", "dummy report"], answer.output
-    assert "(its configuration changed (batch_sizes), about " in answer.output
-    assert [row.batch_size for row in project.rows("openvino-fp32", "perf_offline")] == [2]
+FIGURES = "helpers/report/figures.py"
+CHANGES = {  # of a file: what would run, and why
+    "params/dummy.yaml": (
+        *("openvino-fp32: {", "openvino-fp32: {batch_sizes: [2], "),
+        ["dummy openvino-fp32 perf_offline", "dummy report"],
+        "its configuration changed (batch_sizes)",
+    ),
+    FIGURES: ('"""', '# changed\n"""', ["dummy report"], f"{FIGURES} changed"),
+    **{
+        f"helpers/triton/{name}.py": (
+            *('"""', '# changed\n"""'),
+            [
+                *(f"dummy {experiment} {stage}" for experiment in EXPERIMENTS for stage in SERVED),
+                *("dummy compare", "dummy report"),
+            ],
+            f"helpers/triton/{name}.py changed",
+        )
+        for name in ("adapter", "supervisor")  # copied or started, and not imported
+    },
+}
 
 
-def test_a_change_in_figures_draws_only_the_report_again(project: Project) -> None:
-    with (project.root / "helpers/report/figures.py").open("a") as file:
-        file.write("\n# changed\n")
-    answer = project.run("run", "params/dummy.yaml", "--dry-run")
+def test_a_change_makes_stale_what_it_changes_and_nothing_else(project):
+    for name, (old, other, expected, why) in CHANGES.items():
+        path = project.root / name
+        text = path.read_text()
+        path.write_text(text.replace(old, other, 1))
+        answer = project.run("run", "params/dummy.yaml", "--dry-run")
+        path.write_text(text)
+        lines = [line for line in answer.output.splitlines() if "would run (" in line]
+        assert sorted(line.partition(":")[0] for line in lines) == sorted(expected), answer.output
+        assert f"would run ({why}, about " in lines[0]
+    only = ("--force", "--experiment", "openvino-fp32", "--stage", "convert", "--dry-run")
+    answer = project.run("run", "params/dummy.yaml", *only)
     assert answer.output.count("would run (") == 1
-    assert "dummy report: would run (helpers/report/figures.py changed, about " in answer.output
+    assert "dummy openvino-fp32 convert: would run (--force, about " in answer.output
 
 
-def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
-    project: Project,
-) -> None:
+def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(project):
     path = project.root / "notebooks/dummy/convert.ipynb"
     notebook = json.loads(path.read_text())
     notebook["cells"][0]["source"] = ["# Another title"]
@@ -187,21 +174,11 @@ def test_a_changed_notebook_runs_again_and_what_depends_on_its_output_only(
     assert answer.executed() == ["dummy onnx-fp32 convert", "dummy report"], answer.output
 
 
-def test_force_and_the_filters_choose_what_runs(project: Project) -> None:
-    only = ("--experiment", "openvino-fp32", "--stage", "convert")
-    answer = project.run("run", "params/dummy.yaml", "--force", *only)
-    assert answer.executed() == ["dummy openvino-fp32 convert"], answer.output
-
-
-def test_a_failed_check_fails_its_stage_and_blocks_what_depends_on_it(project: Project) -> None:
-    edit(
-        project.root / "helpers/models/dummy/__init__.py",
-        '"fp32": (1e-4, 1e-5)',
-        '"fp32": (-1, -1)',
-    )
-    edit(project.params, "openvino-fp32: {format: openvino, precision: fp32}", "")
-    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
-    answer = project.run("run", "params/dummy.yaml", *stages)
+def test_a_failed_check_fails_its_stage_and_blocks_what_depends_on_it(project):
+    network = project.root / "helpers/models/dummy/__init__.py"
+    edit(network, '"fp32": (1e-4, 1e-5)', '"fp32": (-1, -1)')
+    edit(project.params, OPENVINO, "")
+    answer = project.run("run", "params/dummy.yaml", *MAKING)
     assert answer.code == 1
     first, *said = answer.output.splitlines()
     assert first == "pages: outputs/index.html (updated after every stage)"
@@ -219,17 +196,15 @@ def test_a_failed_check_fails_its_stage_and_blocks_what_depends_on_it(project: P
     assert project.result("onnx-fp32", "deploy").state == "blocked"
 
 
-def test_the_parity_checks_of_an_experiment_say_what_was_compared_with_what(
-    finished: Project,
-) -> None:
-    def checks(experiment: str, stage: str) -> list[tuple[str, str, int, str]]:
+def test_the_parity_checks_of_an_experiment_say_what_was_compared_with_what(finished):
+    def checks(experiment, stage):
         found = finished.result(experiment, stage).checks
         return [(each.name, each.reference, each.samples, each.note) for each in found]
 
     exported = "same file as the export, not compared again"
     assert checks("onnx-fp32", "convert") == [("converted", "reference", 0, exported)]
     assert checks("openvino-fp32", "convert") == [("converted", "reference", 64, "")]
-    for experiment in ("onnx-fp32", "openvino-fp32"):
+    for experiment in EXPERIMENTS:
         assert checks(experiment, "deploy") == [
             ("served", "reference", 64, ""),
             ("served", "converted model", 64, ""),
@@ -247,13 +222,13 @@ FAULTS = {  # of an adapter that answers one request at a time rightly
 }
 
 
-def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Project) -> None:
+def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project):
     adapter = project.root / "helpers/triton/adapter.py"
     right = adapter.read_text()
     edit(project.params, "pairs: 2", "pairs: 2\n      max_queue_delay_us: 20000")
     only = ("--experiment", "onnx-fp32", "--stage", "deploy")
 
-    def reason(fault: str) -> str:
+    def reason(fault):
         adapter.write_text(right)
         code = f"        if len(responses) > 1:\n            {FAULTS[fault]}\n"
         edit(adapter, "        return responses\n", f"{code}        return responses\n")
@@ -278,25 +253,16 @@ def test_an_adapter_that_answers_wrongly_under_load_fails_deploy(project: Projec
     assert (loaded.name, loaded.samples) == ("served under load", 96)
 
 
-def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
-    fresh: Project,
-) -> None:
+def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(fresh):
     formats = fresh.root / "helpers/formats"
     shutil.copyfile(formats / "openvino.py", formats / "dummy.py")
-    edit(
-        formats / "openvino.py",
-        "model = openvino.convert_model(source)",
-        'raise RuntimeError("on purpose")',
-    )
-    edit(
-        fresh.params,
-        "openvino-fp32: {format: openvino, precision: fp32}",
-        "openvino-bf16: {format: openvino, precision: bf16}\n"
-        "      dummy-fp32: {format: dummy, precision: fp32}",
-    )
+    convert = "model = openvino.convert_model(source)"
+    edit(formats / "openvino.py", convert, 'raise RuntimeError("on purpose")')
+    others = "openvino-bf16: {format: openvino, precision: bf16}\n"
+    others += "      dummy-fp32: {format: dummy, precision: fp32}"
+    edit(fresh.params, OPENVINO, others)
     edit(fresh.params, "      onnx-fp32: {format: onnx, precision: fp32}\n", "")
-    stages = [word for stage in ("export", "convert", "deploy") for word in ("--stage", stage)]
-    answer = fresh.run("run", "params/dummy.yaml", *stages)
+    answer = fresh.run("run", "params/dummy.yaml", *MAKING)
     assert answer.code == 1
     assert answer.executed() == [
         "dummy openvino-bf16 export",
@@ -309,26 +275,16 @@ def test_a_new_format_is_one_module_and_one_failed_experiment_does_not_stop_it(
     assert not fresh.result("dummy-fp32", "deploy").scores[0].failure
 
 
-def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh: Project) -> None:
+def test_what_the_machine_cannot_run_is_skipped_before_any_kernel_starts(fresh):
     edit(fresh.params, "device: cpu", "device: gpu")
     answer = fresh.run("run", "params/dummy.yaml", "--stage", "export", "--stage", "deploy")
     assert answer.code == 0
-    assert (
-        answer.output.count("skipped: it needs CPU (dummy), but this machine has no NVIDIA driver")
-        == 3
-    )
+    reason = "skipped: it needs CPU (dummy), but this machine has no NVIDIA driver"
+    assert answer.output.count(reason) == 3
     assert not list(fresh.target.rglob("*.ipynb"))
 
 
-def test_a_dry_run_writes_nothing_and_says_what_would_run(fresh: Project) -> None:
-    answer = fresh.run("run", "params/dummy.yaml", "--dry-run")
-    assert answer.code == 0
-    assert answer.output.count("would run (") == 10
-    assert "dummy.yaml: about" in answer.output
-    assert not (fresh.root / "outputs").exists()
-
-
-def test_publish_writes_every_page_again_byte_for_byte(project: Project) -> None:
+def test_publish_writes_every_page_again_byte_for_byte(project):
     pages = {path: path.read_bytes() for path in (project.root / "outputs").rglob("*.html")}
     for path in pages:
         path.unlink()
@@ -336,10 +292,10 @@ def test_publish_writes_every_page_again_byte_for_byte(project: Project) -> None
     assert {path: path.read_bytes() for path in pages} == pages
 
 
-def test_status_prints_every_stage(finished: Project) -> None:
+def test_status_prints_every_stage(finished):
     answer = finished.run("status")
     assert answer.code == 0
-    assert answer.output.splitlines()[0] == "dummy: 10 done"
+    assert answer.output.splitlines()[0] == "dummy: 11 done"
     assert "  dummy onnx-fp32              deploy        done     accuracy 1.0000" in answer.output
     online = next(line for line in answer.output.splitlines() if "perf_online" in line)
     whole, measuring = map(int, re.findall(r"; (\d+) s \((\d+) s of measurements\)$", online)[0])

@@ -2,12 +2,19 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-from helpers.config import LESSONS, STAGES, configure, parse, read_file, resolve
+from helpers.config import (
+    LESSONS,
+    STAGES,
+    artifact_folder,
+    configure,
+    parse,
+    read_file,
+    resolve,
+)
 from helpers.pipeline.planning import (
     DATA_SECONDS,
     DEFAULT_STAGE_SECONDS,
@@ -21,9 +28,9 @@ from helpers.pipeline.planning import (
 )
 from helpers.pipeline.running import missing_prerequisite, write_status
 from helpers.results import fingerprint
-from helpers.store import OUTPUTS_VARIABLE, ROOT
-from tests.conftest import Project
+from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact, mark_failed
 
+BERT = ("bert", "openvino-fp32")
 SHARED = """
 gpu: CPU (planning)
 device: cpu
@@ -37,7 +44,7 @@ models:
 """
 
 
-def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
+def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here():
     given = parse(yaml.safe_load(SHARED), "planning", "planning.yaml")
     chosen = [("resnet50", "accelerated"), ("resnet50", "plain")]
 
@@ -62,36 +69,29 @@ def test_a_shared_export_runs_if_any_of_its_experiments_can_run_here() -> None:
     ],
 )
 def test_a_stage_needs_its_framework_where_it_makes_reads_or_runs_a_file_of_it(
-    model: str, experiment: str, stage: str, expected: tuple[str, bool]
-) -> None:
+    model, experiment, stage, expected
+):
     given = read_file(ROOT / "params/cpu.yaml")
     assert framework(configure(given, model, experiment, stage)) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", "smoke", "NVIDIA-T4"])
-def test_a_notebook_gets_from_its_parameters_what_the_file_says(name: str) -> None:
-    """Also an empty list where the default is none."""
-    given = read_file(ROOT / f"params/{name}.yaml")
+def test_a_notebook_gets_from_its_parameters_what_the_file_says(name):
+    """Also an empty list where the default is none, and of a comparison with papermill -f."""
+    path = ROOT / f"params/{name}.yaml"
+    given, content = read_file(path), yaml.safe_load(path.read_text())
     every = [(model, each) for model in given.file.models for each in given.experiments(model)]
 
     for job in plan(given, every, [*STAGES, *LESSONS]):
-        found = resolve(job.config.model, job.config.stage, **parameters(job))
-        assert found.cache_fields(found.stage) == job.config.cache_fields(found.stage), job.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adapter", "supervisor"])
-def test_a_file_that_is_copied_or_started_and_not_imported_makes_stages_stale(
-    project: Project, name: str
-) -> None:
-    with (project.root / f"helpers/triton/{name}.py").open("a") as file:
-        file.write("\n# changed\n")
-
-    answer = project.run("run", "params/dummy.yaml", "--dry-run", "--experiment", "onnx-fp32")
-
-    reason = f"would run (helpers/triton/{name}.py changed, about "
-    assert f"dummy onnx-fp32 deploy: {reason}" in answer.output
+        model, stage = job.config.model, job.config.stage
+        found = resolve(model, stage, **parameters(job))
+        assert found.cache_fields(stage) == job.config.cache_fields(stage), job.name
+        if stage == "compare":
+            by_file = resolve(model, stage, **content)
+            assert [one.experiment for one in by_file.candidates] == [*given.experiments(model)]
+            assert found.candidates == by_file.candidates
+            assert found.cache_fields(stage) == by_file.cache_fields(stage)
 
 
 EDITED = """
@@ -107,7 +107,7 @@ print(files_read()[str(path)])
 """
 
 
-def test_a_module_edited_while_a_stage_runs_keeps_the_hash_of_before(fresh: Project) -> None:
+def test_a_module_edited_while_a_stage_runs_keeps_the_hash_of_before(fresh):
     path = fresh.root / "helpers/triton/owner.py"
     before = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True)
 
@@ -119,9 +119,7 @@ def test_a_module_edited_while_a_stage_runs_keeps_the_hash_of_before(fresh: Proj
     assert path.read_text().endswith("# changed")
 
 
-def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
-    fresh: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(fresh, monkeypatch):
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(fresh.root / "outputs"))
     given = read_file(ROOT / "params/cpu.yaml")
     chosen = [("resnet50", each) for each in given.experiments("resnet50")]
@@ -137,9 +135,7 @@ def test_what_follows_a_stage_that_must_run_must_run_too_and_data_are_made_once(
     assert {seconds[job.result] for job in others} == {DEFAULT_STAGE_SECONDS["export"]}
 
 
-def test_a_report_is_due_for_the_target_whose_stages_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_due_for_the_target_whose_stages_run_again(tmp_path, monkeypatch):
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     of = {name: read_file(ROOT / f"params/{name}.yaml") for name in ("smoke", "cpu")}
     export = Job(configure(of["smoke"], "bert", "", "export"))
@@ -153,58 +149,46 @@ def test_a_report_is_due_for_the_target_whose_stages_run_again(
     assert [*found] == [export.result, reports[0].result]
 
 
-def names(chosen: list[tuple[str, str]], stages: list[str]) -> list[str]:
-    return [job.name for job in plan(read_file(ROOT / "params/smoke.yaml"), chosen, stages)]
+def names(chosen, stages, file="smoke"):
+    return [job.name for job in plan(read_file(ROOT / f"params/{file}.yaml"), chosen, stages)]
 
 
-def test_lessons_come_after_a_models_report_with_the_experiment_that_they_are_about() -> None:
-    first, second = ("resnet50", "onnx-fp32"), ("resnet50", "openvino-bf16")
+def test_lessons_come_after_a_models_report_with_the_experiment_that_they_are_about():
+    first, second, other = ("resnet50", "onnx-fp32"), ("resnet50", "openvino-bf16"), BERT
     taught = [f"resnet50 {lesson}" for lesson in LESSONS]
 
-    assert names([first, second, ("bert", "openvino-fp32")], [])[-10:-6] == [
-        "resnet50 report",
-        *taught,
-    ]
+    assert names([first, second, other], [])[-11:-7] == ["resnet50 report", *taught]
     assert names([first], [])[-3:] == taught
     assert names([second], [])[-1:] == ["resnet50 report"]
     assert names([second], ["instances"]) == ["resnet50 instances"]
-    assert names([("bert", "openvino-fp32")], ["instances"]) == []
+    assert names([other], ["instances"]) == []
     assert names([first], ["export", "report"])[-1:] == ["resnet50 report"]
-
-
-def test_a_file_that_names_no_lesson_has_none_unless_it_is_asked_for() -> None:
-    given = read_file(ROOT / "params/cpu.yaml")
-    chosen = [("resnet50", "onnx-fp32")]
-
-    assert not {job.config.stage for job in plan(given, chosen, [])} & set(LESSONS)
-    assert [job.name for job in plan(given, chosen, ["precision"])] == ["resnet50 precision"]
+    # a file that names no lesson has none unless it is asked for
+    assert not {*names([first], [], "cpu")} & {*taught}
+    assert names([first], ["precision"], "cpu") == ["resnet50 precision"]
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_needs_the_deployment_of_the_experiment_that_it_is_about(
-    lesson: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    lesson, tmp_path, monkeypatch
+):
     monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
     given = read_file(ROOT / "params/smoke.yaml")
-    (job,) = plan(given, [("resnet50", "onnx-fp32")], [lesson])
+    deploy, job = plan(given, [("resnet50", "onnx-fp32")], ["deploy", lesson])
 
     assert job.result == tmp_path / f"smoke/resnet50/lessons/{lesson}.json"
-    assert missing_prerequisite(job) == "deploy has not run"
-    deploy, *_ = plan(given, [("resnet50", "onnx-fp32")], ["deploy"])
-    write_status(deploy, "failed", "a failed check")
-    assert missing_prerequisite(job) == "deploy failed"
-    write_status(deploy, "done", "")
-    assert missing_prerequisite(job) == ""
+    for state, why in (("", "deploy has not run"), ("failed", "deploy failed"), ("done", "")):
+        if state:
+            write_status(deploy, state, "")
+        assert missing_prerequisite(job) == why
     assert why_outdated(job) == "no previous result"
     assert set(due([deploy, job], force=False)) == {deploy.result, job.result}
 
 
-def test_configurations_are_not_compared_on_a_server_that_is_there_already(tmp_path: Path) -> None:
+def test_configurations_are_not_compared_on_a_server_that_is_there_already():
     content = yaml.safe_load((ROOT / "params/smoke.yaml").read_text())
     content["server"] = {"kind": "remote", "url": "127.0.0.1:1"}
-    path = tmp_path / "remote.yaml"
-    path.write_text(yaml.safe_dump(content))
-    given = read_file(path)
+    given = parse(content, "remote", "remote.yaml")
 
     stages = ["perf_online", "tune", *LESSONS]
     jobs = plan(given, [("resnet50", "onnx-fp32")], stages, lambda config: "")
@@ -216,12 +200,130 @@ def test_configurations_are_not_compared_on_a_server_that_is_there_already(tmp_p
     assert all(reason.startswith(words) for reason in reasons.values())
 
 
-def test_another_openvino_makes_the_lesson_that_converts_to_it_stale() -> None:
+def planned(content, stages=(), lacks=()):
+    """Plan the experiments of resnet50, of which this machine `lacks` some."""
+    given = parse(content, "planning", "planning.yaml")
+    chosen = [("resnet50", each) for each in given.experiments("resnet50")]
+    why = {name: f"no {name} here" for name in lacks}
+    return plan(given, chosen, stages, lambda config: why.get(config.experiment, ""))
+
+
+def three(**fields):
+    """Return a parameter file with three experiments; `fields` are those of the last."""
+    content = yaml.safe_load(SHARED)
+    experiments = {"first": {}, "second": {"threads": 2}, "third": {"threads": 3} | fields}
+    content["models"]["resnet50"]["experiments"] = experiments
+    return content
+
+
+def comparison(jobs):
+    (job,) = (job for job in jobs if job.config.stage == "compare")
+    return job
+
+
+def test_a_models_experiments_are_compared_once_after_all_of_them_and_before_the_report():
+    jobs = planned(three())
+
+    assert [job.name for job in jobs][-2:] == ["resnet50 compare", "resnet50 report"]
+    assert [job.name for job in planned(three(), ["compare"])] == ["resnet50 compare"]
+    given = parse(three(), "planning", "planning.yaml")
+    alone = plan(given, [("resnet50", "second")], ["compare"], lambda _: "")
+    assert alone == [comparison(jobs)]
+    deployments = tuple(job.result for job in jobs if job.config.stage == "deploy")
+    assert comparison(jobs).needs == deployments
+    assert len(deployments) == 3
+
+
+def test_a_comparison_runs_if_one_experiment_can_that_is_to_be_compared():
+    every = ["first", "second", "third"]
+
+    assert comparison(planned(three(), lacks=every[:2])).why_unavailable == ""
+    assert comparison(planned(three(), lacks=every)).why_unavailable == "no first here"
+    left_out = planned(three(compare=False), lacks=every[:2])
+    assert comparison(left_out).why_unavailable == "no first here"
+    assert len(comparison(left_out).needs) == 2
+    none = three() | {"defaults": {"compare": False}}
+    why = comparison(planned(none)).why_unavailable
+    assert why == "Every experiment has compare: false."
+
+
+def test_a_comparison_waits_for_one_deployment_and_runs_again_after_any(tmp_path, monkeypatch):
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    jobs = planned(three())
+    deployments = [job for job in jobs if job.config.stage == "deploy"]
+    last = comparison(jobs)
+
+    def due_after(*changed):
+        why = "helpers.pipeline.planning.why_outdated"
+        monkeypatch.setattr(why, lambda job, *_: "new" if job in changed else "")
+        return [path.stem for path in due(jobs, force=False)]
+
+    assert missing_prerequisite(last) == "deploy has not run"
+    write_status(deployments[0], "failed", "a check")
+    write_status(deployments[1], "skipped", "no such package")
+    assert missing_prerequisite(last) == "deploy failed, deploy was skipped, deploy has not run"
+    write_status(deployments[2], "done", "")
+    assert missing_prerequisite(last) == ""
+    for again in deployments:
+        after = {"perf_offline", "perf_online", "compare", "report"}
+        assert {*due_after(again)} == {"deploy", *after}
+    assert due_after(last) == ["compare", "report"]
+
+
+def test_what_an_experiment_serves_is_in_the_fingerprint_of_its_comparison(tmp_path, monkeypatch):
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    jobs = planned(three(compare=False))
+    config = comparison(jobs).config
+    _, second, _ = (job for job in jobs if job.config.stage == "deploy")
+
+    def inputs():
+        found = fingerprint(config).inputs
+        return {name: value for name, value in found.items() if name.endswith("deployment")}
+
+    nothing = {f"{name} deployment": "not deployed" for name in ("first", "second")}
+    assert inputs() == nothing
+    assert {"first data set", "second data set"} < set(fingerprint(config).inputs)
+    hashes = set()
+    for content in ("one", "another"):
+        with create_artifact(artifact_folder(second.config, "deploy")) as (folder, _):
+            (folder / "model").write_text(content)
+        hashes.add(inputs()["second deployment"])
+        assert inputs()["first deployment"] == "not deployed"
+    assert len(hashes - {"not deployed"}) == 2
+    for state in ("failed", "done"):
+        write_status(second, state, "")
+        assert (inputs() == nothing) == (state == "failed")
+    mark_failed(find_artifact(artifact_folder(second.config, "deploy")), "a check")
+    assert inputs() == nothing
+
+
+def test_the_versions_of_all_runtimes_that_a_stage_uses_are_in_its_fingerprint():
     given = read_file(ROOT / "params/smoke.yaml")
+    stages = ("compare", "deploy", *LESSONS)
     read = {
-        lesson: set(fingerprint(configure(given, "resnet50", "onnx-fp32", lesson)).versions)
-        for lesson in LESSONS
+        stage: set(fingerprint(configure(given, "resnet50", "", stage)).versions)
+        for stage in stages
     }
 
-    assert [lesson for lesson in LESSONS if "openvino" in read[lesson]] == ["precision"]
+    assert {"onnxruntime", "openvino", "tritonclient"} <= read["compare"]
+    assert [stage for stage in stages if "openvino" in read[stage]] == ["compare", "precision"]
     assert all("onnxruntime" in names for names in read.values())
+
+
+def test_an_experiment_of_another_release_keeps_it_in_the_parameters_of_its_comparison():
+    content = three(release="23.05")
+    content["server"] = {"kind": "docker", "release": "24.10"}
+    job = comparison(planned(content))
+
+    found = resolve("resnet50", "compare", **parameters(job))
+
+    assert [one.server.release for one in found.candidates] == ["24.10", "24.10", "23.05"]
+    assert found.cache_fields("compare") == job.config.cache_fields("compare")
+
+
+def test_without_clients_an_experiment_has_no_stage_perf_online():
+    names = [job.name for job in planned(three(concurrency=[]))]
+
+    online = [name.split()[1] for name in names if "online" in name]
+    assert online == ["first", "second"]
+    assert "resnet50 third perf_offline" in names

@@ -1,31 +1,38 @@
 """What a run leaves of a stage that it does not execute, and what it says at its end."""
 
 import os
-from contextlib import nullcontext
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from helpers.measure import RETRY_VARIABLE
-from helpers.pipeline import kernels, running
-from helpers.results import Measurement, Result
-from helpers.store import OUTPUTS_VARIABLE
-from tests.conftest import ROOT, Project
+from helpers.pipeline import running, stage_states
+from helpers.results import Measurement, Result, Row, read
+from helpers.store import ROOT
 
 CONVERT = ("run", "params/dummy.yaml", "--experiment", "onnx-fp32", "--stage", "convert")
 
-KERNELS = SimpleNamespace(preload=lambda *_: None)  # that nobody starts
+
+@pytest.fixture
+def file(tmp_path):
+    """The default parameter file with clients for each experiment."""
+    content = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())
+    content["defaults"]["concurrency"] = [4]
+    (tmp_path / "cpu.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path / "cpu.yaml"
+
+
+def measured(again=0.0, waited=0.0, rows=()):
+    fields = {"distinct_rows": 1, "background_before": 0}
+    return Measurement(rows=rows, again_seconds=again, waited_seconds=waited, **fields)
 
 
 @pytest.mark.slow
-def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
-    project: Project,
-) -> None:
+@pytest.mark.thorough
+def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(project):
     folder = project.target / "dummy/onnx-fp32"
     export, page = folder / "export.json", folder / "convert.html"
     content, before = export.read_text(), project.result("onnx-fp32", "convert")
-    assert '"state": "done"' in content
     export.write_text(content.replace('"state": "done"', '"state": "failed"'))
 
     answer = project.run(*CONVERT)
@@ -46,24 +53,11 @@ def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("again", "said"), [(8.0, True), (2.0, False)])
-def test_a_run_says_what_a_machine_that_was_not_quiet_took(
-    again: float,
-    said: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    measured = Measurement(
-        rows=(), distinct_rows=1, background_before=0, again_seconds=again, waited_seconds=3.5
-    )
-    fields = {"model": "dlrm", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
-    done = Result(**fields, state="done", measurement=measured)
-    monkeypatch.setattr(running, "execute", lambda *_: done)
-    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
-    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
+def test_a_run_says_what_a_machine_that_was_not_quiet_took(again, said, ran, outputs, capsys):
+    ran.measured = lambda: measured(again, 3.5)
 
-    params = ROOT / "params/smoke.yaml"
-    outcome = running.run([params], tmp_path, models=["dlrm"], stages=["perf_online"])
+    path = ROOT / "params/smoke.yaml"
+    outcome = running.run([path], outputs, models=["dlrm"], stages=["perf_online"])
 
     assert outcome["executed"] == 1
     line = "Other load disturbed the measurements: 12 s were spent waiting and measuring again.\n"
@@ -71,25 +65,18 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(
 
 
 def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ran, file, tmp_path, monkeypatch
+):
     given = []
 
-    def execute(*_: object) -> Result:
+    def measure():
         given.append(float(os.environ[RETRY_VARIABLE]))
-        measured = Measurement(
-            rows=(), distinct_rows=1, background_before=0, again_seconds=3, waited_seconds=1.5
-        )
-        fields = {"model": "bert", "experiment": "onnx-fp32", "stage": "perf_online", "gpu": ""}
-        return Result(**fields, state="done", measurement=measured)
+        return measured(3, 1.5)
 
-    monkeypatch.setattr(running, "execute", execute)
-    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
-    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
+    ran.measured = measure
     monkeypatch.setenv(RETRY_VARIABLE, "2")
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
-    running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=["perf_online"])
+    running.run([file], tmp_path / "outputs", models=["bert"], stages=["perf_online"])
 
     assert given == [2, 2, 2, 0, 0]  # of 12 s, each took 4.5
     assert os.environ[RETRY_VARIABLE] == "2"
@@ -97,25 +84,48 @@ def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "after"), [(180.0, [1, 5]), (0.0, [1, 2, 3, 4, 5])])
-def test_reports_meanwhile_are_three_minutes_apart(
-    seconds: float, after: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[str] = []
-
-    def execute(source: Path, *_: object) -> Result:
-        ran.append(source.stem)
-        fields = {"model": "bert", "experiment": "onnx-fp32", "stage": source.stem, "gpu": ""}
-        return Result(**fields, state="done")
-
-    monkeypatch.setattr(running, "execute", execute)
-    monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
-    monkeypatch.setattr(kernels, "kernel_server_context", lambda: nullcontext(KERNELS))
-    assert running.REPORT_SECONDS == 180
+def test_reports_meanwhile_are_some_time_apart(seconds, after, ran, file, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "REPORT_SECONDS", seconds)
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
 
     stages = ["perf_online", "report"]
-    running.run([ROOT / "params/cpu.yaml"], tmp_path, models=["bert"], stages=stages)
+    running.run([file], tmp_path / "outputs", models=["bert"], stages=stages)
 
-    measured = [ran[: i + 1].count("perf_online") for i, name in enumerate(ran) if name == "report"]
-    assert measured == after
+    names = [stage for _, stage in ran]
+    found = [names[:i].count("perf_online") for i, name in enumerate(names) if name == "report"]
+    assert found == after
+
+
+def test_without_clients_an_old_result_is_removed_and_its_page_says_why(outputs, capsys):
+    row = Row(batch_size=1, concurrency=4, quality="stable", experiment="x", throughput=5.0)
+    paths = {}
+    for experiment in ("onnx-fp32", "openvino-fp32"):
+        fields = {"model": "bert", "experiment": experiment, "stage": "perf_online", "gpu": ""}
+        path = paths[experiment] = outputs / "cpu/bert" / experiment / "perf_online.json"
+        path.parent.mkdir(parents=True)
+        result = Result(**fields, state="done", measurement=measured(rows=(row,)))
+        path.write_text(result.model_dump_json())
+
+    def run(**options):
+        chosen = {"models": ["bert"], "experiments": ["openvino-fp32"], "stages": ["perf_online"]}
+        return running.run([ROOT / "params/cpu.yaml"], outputs, **chosen, **options)
+
+    run(dry_run=True)
+    assert capsys.readouterr().out == "cpu.yaml: nothing to run\n"
+
+    assert not +run()
+    kept, removed = (read(paths[name]) for name in ("onnx-fp32", "openvino-fp32"))
+    assert kept.measurement == measured(rows=(row,))
+    assert removed.measurement is None
+    assert (removed.state, removed.reason) == ("skipped", "concurrency is empty")
+    assert (outputs / "cpu/results.csv").read_text().count("\n") == 2  # the head and one row
+    shown = {
+        each.experiment: (each.state, each.reason)
+        for each in stage_states(outputs, "cpu")
+        if (each.model, each.stage) == ("bert", "perf_online")
+    }
+    assert shown["openvino-fp32"] == ("unplanned", "concurrency is empty")
+    assert shown["onnx-fp32"][0] == "done"
+    assert "not planned</span>" in (outputs / "cpu/index.html").read_text()
+    before = paths["openvino-fp32"].read_bytes()
+    run()
+    assert paths["openvino-fp32"].read_bytes() == before

@@ -6,19 +6,16 @@ experiment's own results, as a reader would go on: with overrides first, and by 
 Those of the lessons are in tests/compare.
 """
 
-import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import yaml
 from filelock import FileLock
@@ -32,31 +29,27 @@ from helpers.config import (
     TUTORIAL_MODEL,
     DeployConfig,
     ExportConfig,
-    StageConfig,
     artifact_folder,
     notebook_file,
     resolve,
     results_folder,
-    stages,
 )
 from helpers.inference import checkpoint_place, dataset_place
 from helpers.pipeline.kernels import kernel_server_context
 from helpers.pipeline.notebook import execute
 from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
-from helpers.results import Result, read
+from helpers.results import read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, link_or_copy
 from tests.conftest import WATCHED, apart, wait_for, watch
+from tests.pipeline.notebooks import variations
 from tests.triton.test_client import answer_to_client
 
-HEADING = "## Try it"
-OVERRIDES = re.compile(r"`overrides = (\{[^`]*\})`")
-EXPECTED = re.compile(r"\b(?:expect|compare|look|see|how|which|where|why|because)\b", re.IGNORECASE)
 FEW = {"resnet50": 16, "bert": 16, "tft": 16}  # training samples
 LONGEST_FIRST = sorted(models.names(), key=lambda name: name != TUTORIAL_MODEL)
 # The experiments are the first ones of the default target, but for what no other test takes through
 # all stages: TFT's other data set, and rows from the parameter server
-OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+OTHERS = {
     "tft": ("traffic-onnx-fp32", {"variant": "traffic"}),
     "dcnv2": (
         "hps-onnx-fp32",
@@ -68,27 +61,14 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-SERVED = ("deploy", "perf_offline", "perf_online", "report", "tune")  # have one code for all models
+SERVED = ("deploy", "perf_offline", "perf_online", "compare", "report", "tune")  # one code for all
 MEASURED = ("perf_offline", "perf_online")
 QUICKEST_FIRST = ("tft", "dcnv2", "dlrm", "resnet50", "widedeep", "bert")  # to be measured
 FILE = "try_it.yaml"
-FEWEST_WORDS = 15  # that say what to expect of a variation, and why
 OWN = [stage for stage in STAGE if stage not in LESSONS]  # that each model has a notebook of
-BOOKS = [(model, stage) for model in models.names() for stage in stages(model)]
-BOOKS += [(TUTORIAL_MODEL, lesson) for lesson in LESSONS]
 
 
-def last_cell(path: Path) -> Any:
-    return nbformat.read(path, as_version=4).cells[-1]  # type: ignore[no-untyped-call]
-
-
-def variations(path: Path) -> list[dict[str, Any]]:
-    """The overrides that a notebook's last cell names."""
-    cell = last_cell(path)
-    return [ast.literal_eval(each) for each in OVERRIDES.findall(cell.source)]
-
-
-def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
+def variations_to_run(model, stage):
     """The variations that are run. What is served, measured or reported has one code for all
     models: of the variations that change the same fields the quickest one is run, and none whose
     fields another changes with more; measured, those that change what is served are alike. And DLRM
@@ -104,14 +84,14 @@ def variations_to_run(model: str, stage: str) -> list[dict[str, Any]]:
         for each in variations(notebook_file(name, stage))
     ]
 
-    def is_another(own: set[str]) -> bool:
+    def is_another(own):
         first = QUICKEST_FIRST.index(model)
         return any(own < more or (own == more and place < first) for more, place in every)
 
     return [each for each in named if not is_another(changed(stage, each))]
 
 
-def changed(stage: str, overrides: dict[str, Any]) -> set[str]:
+def changed(stage, overrides):
     """The fields that a variation changes, those of a space to search in each; what is served is
     one to who measures it.
     """
@@ -119,39 +99,7 @@ def changed(stage: str, overrides: dict[str, Any]) -> set[str]:
     return {"served"} if stage in MEASURED and found <= set(DeployConfig.model_fields) else found
 
 
-@pytest.fixture(params=BOOKS, ids="-".join)
-def book(request: pytest.FixtureRequest) -> tuple[str, str, Path]:
-    model, stage = request.param
-    return model, stage, notebook_file(model, stage)
-
-
-def test_it_ends_with_one_or_two_variations(book: tuple[str, str, Path]) -> None:
-    cell = last_cell(book[2])
-
-    assert cell.cell_type == "markdown"
-    assert cell.source.startswith(f"{HEADING}\n")
-    assert 1 <= len(variations(book[2])) <= 2
-    others = nbformat.read(book[2], as_version=4).cells[:-1]  # type: ignore[no-untyped-call]
-    assert not [each.id for each in others if "try it" in each.source.lower()]
-
-
-def test_each_is_of_a_stage_and_changes_it(book: tuple[str, str, Path]) -> None:
-    model, stage, path = book
-    for given in variations(path):
-        found = resolve(model, stage, overrides=given)
-
-        assert found.overrides == given, "it is what the first experiment has"
-        assert found.experiment.count(SEPARATOR) == 1
-
-
-def test_the_words_around_each_say_what_to_expect(book: tuple[str, str, Path]) -> None:
-    _, *parts = OVERRIDES.split(last_cell(book[2]).source)
-    for words in parts[1::2]:  # after each of the overrides, until the next
-        assert len(words.split()) >= FEWEST_WORDS
-        assert EXPECTED.search(words), words
-
-
-def parameters() -> dict[str, Any]:
+def parameters():
     """An experiment of each model, with the smoke target's settings and less to measure.
 
     What a variation names must fit: batches of eight, tables that are mapped. And any latency is
@@ -161,7 +109,7 @@ def parameters() -> dict[str, Any]:
     default = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())
     content["gpu"] = "CPU (try it)"
     quick = {"rates": [], "measurement_seconds": 0.3, "request_count": 4, "distinct_rows": 4}
-    content["defaults"] |= quick | {"tune_minutes": 0.02}
+    content["defaults"] |= quick | {"tune_minutes": 0.02, "compare_seconds": 2}
     for name, section in content["models"].items():
         first, settings = next(iter(default["models"][name]["experiments"].items()))
         experiment, other = OTHERS.get(name, (first, {}))
@@ -184,10 +132,10 @@ class Prepared:
     preload: Any  # has the next kernels find a framework imported
     target: str = "try_it"
 
-    def config(self, stage: str, **given: Any) -> StageConfig:
+    def config(self, stage, **given):
         return resolve(self.model, stage, **self.content, **given)
 
-    def run(self, stage: str, **given: Any) -> StageConfig:
+    def run(self, stage, **given):
         """Run a notebook by papermill, with the parameters of a file and these."""
         config = self.config(stage, **given)
         if isinstance(config, ExportConfig):
@@ -196,7 +144,7 @@ class Prepared:
         execute(notebook_file(self.model, stage), result, self.content | given, 300)
         return config
 
-    def tried(self, stage: str, overrides: dict[str, Any]) -> StageConfig:
+    def tried(self, stage, overrides):
         """Run a variation of a stage: what it needs first, and from then on by name. The small
         sets have few training samples to calibrate int8 with. The variation that is the small set
         is one of the usual set.
@@ -207,7 +155,7 @@ class Prepared:
             return replace(self, content=usual).tried(stage, overrides)
         if overrides.get("precision") == "int8":
             overrides = overrides | {"calibration_samples": FEW.get(self.model, 2_000)}
-        given: dict[str, Any] = {"overrides": overrides}
+        given = {"overrides": overrides}
         config = self.config(stage, **given)
         for earlier in list(STAGE)[: list(STAGE).index(stage)] if stage != "report" else ():
             if STAGE[earlier].makes_artifact and not find_artifact(
@@ -217,14 +165,14 @@ class Prepared:
                 given = {"experiment": config.experiment}
         return self.run(stage, **given)
 
-    def files(self) -> dict[str, bytes]:
+    def files(self):
         """The experiment's own results."""
         base = self.outputs / self.target / self.model
         found = (path for path in base.rglob("*") if SEPARATOR not in str(path.relative_to(base)))
         return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
 
 
-def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
+def run_once(model, shared, folder):
     """Give `folder` a parameter file, whose content is returned, and the outputs of all stages of a
     model's experiment; they are run once for all workers. Artifacts and data, which nobody changes,
     are the same files.
@@ -248,7 +196,7 @@ def run_once(model: str, shared: Path, folder: Path) -> dict[str, Any]:
     return content
 
 
-def fitted_by_run(model: str, shared: Path, folder: Path) -> tuple[StageConfig, Path, Path]:
+def fitted_by_run(model, shared, folder):
     """The settings of a model's experiment, and the data set and the checkpoint that its run made:
     in `folder`, see `run_once`.
     """
@@ -261,13 +209,13 @@ def fitted_by_run(model: str, shared: Path, folder: Path) -> tuple[StageConfig, 
         return config, dataset_place(config).path, checkpoint_place(config).path
 
 
-def link_or_copy_large(source: str, target: str) -> str:
+def link_or_copy_large(source, target):
     is_kept = {"artifacts", "data"} & set(Path(source).parts)
     return str((link_or_copy if is_kept else shutil.copy2)(source, target))
 
 
 @pytest.fixture
-def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> Iterator[Prepared]:
+def prepared(request, shared, tmp_path):
     """A model's experiment, finished in a folder of its own."""
     model = request.param
     content = run_once(model, shared, tmp_path)
@@ -279,59 +227,50 @@ def prepared(request: pytest.FixtureRequest, shared: Path, tmp_path: Path) -> It
         yield Prepared(model, tmp_path / "outputs", content, kernel_server.preload)
 
 
-def kinds(made: Result) -> set[str]:
+def kinds(made):
     """The kinds of operators in what a stage made."""
-    assert made.artifact
-    operators = made.artifact.facts["operators"]
-    assert isinstance(operators, dict)
-    return set(operators)
+    return set(made.artifact.facts["operators"])
 
 
-def size(made: Result) -> float:
-    assert made.artifact
-    return made.artifact.size_mb
-
-
-def is_torchscript(own: Result, made: Result) -> bool:
+def is_torchscript(own, made):
     return all(kind.startswith(("aten::", "prim::")) for kind in kinds(made))
 
 
-def is_smaller(own: Result, made: Result) -> bool:
-    return size(made) < size(own)
+def is_smaller(own, made):
+    return made.artifact.size_mb < own.artifact.size_mb
+
+
+def is_as_large(own, made):
+    return abs(made.artifact.size_mb / own.artifact.size_mb - 1) < 0.1
 
 
 # What the artifact of a variation must show, by the field and its value: the experiment's own
 # result, and the variation's.
-PROMISED: dict[tuple[str, str], Callable[[Result, Result], bool]] = {
+PROMISED = {
     ("export_format", "ts-trace"): is_torchscript,
     ("export_format", "ts-script"): is_torchscript,
     ("precision", "int8"): is_smaller,
-    ("precision", "bf16"): lambda own, made: abs(size(made) / size(own) - 1) < 0.1,
+    ("precision", "bf16"): is_as_large,
     ("format", "onnx"): lambda _, made: bool({"MatMul", "Gemm"} & kinds(made)),
     ("dataset", "generated-small"): lambda own, made: kinds(own) == kinds(made),
     ("table_precision", "int8"): is_smaller,
-    ("lookup", "hps"): lambda _, made: any(
-        name.startswith("hps/")
-        for name in made.artifact.files  # type: ignore[union-attr]
-    ),
+    ("lookup", "hps"): lambda _, made: any(name.startswith("hps/") for name in made.artifact.files),
 }
 
 
-def is_promised(change: tuple[str, Any]) -> bool:
+def is_promised(change):
     return isinstance(change[1], str) and change in PROMISED
 
 
-def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
+def check(prepared, stage, given):
     """Run a variation, and hold that it lies apart and has what its field promises."""
     config = prepared.tried(stage, given)
 
     found = read(results_folder(config) / f"{stage}.json")
-    assert found
     assert (found.state, found.experiment) == ("done", config.experiment)
     assert config.experiment.count(SEPARATOR) == 1
     if STAGE[stage].makes_artifact:
         own = read(results_folder(prepared.config(stage)) / f"{stage}.json")
-        assert own
         for change in [each for each in given.items() if is_promised(each)]:
             assert PROMISED[change](own, found), given
     listed = explored(prepared.outputs, prepared.target)
@@ -343,7 +282,7 @@ def check(prepared: Prepared, stage: str, given: dict[str, Any]) -> None:
 IMPORTED = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}  # by framework
 
 
-def require_one_framework(prepared: Prepared) -> None:
+def require_one_framework(prepared):
     """No process of a model's run has imported another framework."""
     seen = [path.read_text().split() for path in (prepared.outputs.parent / WATCHED).iterdir()]
     own = models.get(prepared.model).FRAMEWORK
@@ -356,21 +295,10 @@ def require_one_framework(prepared: Prepared) -> None:
     assert not [modules for modules in seen if others & set(modules)]
 
 
-def test_what_is_watched_is_seen(tmp_path: Path) -> None:
-    with watch(tmp_path / WATCHED):
-        assert os.system("python -c 'import wave'") == 0
-
-    (seen,) = (tmp_path / WATCHED).iterdir()
-    assert "wave" in seen.read_text().split()
-
-
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.thorough
 @pytest.mark.parametrize("prepared", [*map(apart, LONGEST_FIRST)], indirect=True)
-def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(
-    prepared: Prepared, tmp_path: Path
-) -> None:
+def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(prepared, tmp_path):
     before = prepared.files()
     config = prepared.config("deploy")
     report = prepared.outputs / f"{prepared.target}/{prepared.model}/report.html"

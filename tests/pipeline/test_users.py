@@ -5,24 +5,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from select import select
 
 import pytest
 
-from tests.conftest import Project, copy_project
+from tests.conftest import copy_project
 from tests.pipeline.own import sources
 from tests.pipeline.test_cli import LATIN
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 USER, OTHER = 4242, 4243  # without a name
 READER = "+dac_read_search"  # this Python and the tests' folders may be root's alone
 LIMITED = (*("run", "params/dummy.yaml", "--experiment", "onnx-fp32"), "--stage", "export")
 
 
-def as_user(number: int) -> tuple[str, ...]:
+def as_user(number):
     """What starts a command as another user, who may read everything."""
     if os.getuid() or not shutil.which("setpriv"):
         pytest.skip("only root can be another user")
@@ -31,7 +30,7 @@ def as_user(number: int) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def entered() -> Iterator[Path]:
+def entered():
     """A folder that other users may enter, unlike pytest's."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
@@ -39,7 +38,7 @@ def entered() -> Iterator[Path]:
 
 
 @pytest.fixture
-def tmpdir(entered: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tmpdir(entered, monkeypatch):
     """A TMPDIR for all users, as /tmp is."""
     folder = entered / "tmp"
     folder.mkdir()
@@ -50,9 +49,7 @@ def tmpdir(entered: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("home", [None, "/proc/1"])
-def test_without_a_home_everything_works_and_nothing_stays(
-    home, entered: Path, tmpdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_everything_works_and_nothing_stays(home, entered, tmpdir, monkeypatch):
     user = replace(copy_project(entered / "project"), prefix=as_user(USER))
     sources.scores(user.root / "mine.onnx")
     for path in (user.root, *user.root.rglob("*")):
@@ -62,12 +59,7 @@ def test_without_a_home_everything_works_and_nothing_stays(
     else:
         monkeypatch.delenv("HOME")
 
-    commands = (
-        LIMITED,
-        ("new", "mine", "--from", "mine.onnx"),
-        ("publish",),
-        ("status",),
-    )
+    commands = (LIMITED, ("new", "mine", "--from", "mine.onnx"), ("publish",), ("status",))
     for answer in (user.run(*command) for command in commands):
         assert answer.code == 0, answer.output
         assert "home" not in answer.output.lower()
@@ -75,7 +67,7 @@ def test_without_a_home_everything_works_and_nothing_stays(
     assert left <= {".ses", "triton-notebooks.lock"}, left  # of ONNX Runtime, and of this package
 
 
-def test_another_alphabet_changes_nothing(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_alphabet_changes_nothing(fresh, monkeypatch):
     for name, value in LATIN.items():
         monkeypatch.setenv(name, value)
 
@@ -95,7 +87,7 @@ with exclusive_lock():
 """
 
 
-def measuring(user: int) -> "subprocess.Popen[bytes]":
+def measuring(user):
     """Start what a measurement does first."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [*as_user(user), sys.executable, "-c", MEASURE]
@@ -103,9 +95,8 @@ def measuring(user: int) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.usefixtures("tmpdir")
-def test_measurements_of_two_users_exclude_each_other() -> None:
+def test_measurements_of_two_users_exclude_each_other():
     with measuring(USER) as first:
-        assert first.stdout
         assert first.stdout.readline() == b"measures\n"
         with measuring(OTHER) as second:
             assert select([second.stdout], [], [], 1.5)[0] == []

@@ -1,13 +1,11 @@
 """What a notebook displays, as a list."""
 
-from typing import Any
-
 import pytest
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def shown(monkeypatch):
     """What was displayed."""
-    found: list[Any] = []
+    found = []
     monkeypatch.setattr("IPython.display.display", lambda each, **_: found.append(each))
     return found

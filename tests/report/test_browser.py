@@ -4,15 +4,21 @@ be used with a keyboard and without JavaScript, and axe-core finds nothing serio
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
 
+from helpers.display import table
+from helpers.measure import with_intervals
+from helpers.report import performance
+from helpers.report.sections import OFFLINE, ONLINE, RATES
 from helpers.report.site import Target, outputs_index, target_index
-from tests.browser import LANDSCAPE, PORTRAIT, Browser, started
-from tests.conftest import BROWSER, Project, wait_for
-from tests.report.test_publish import answers, stages
+from helpers.results import Row
+from helpers.store import ROOT
+from tests.browser import LANDSCAPE, PORTRAIT, started
+from tests.conftest import BROWSER, wait_for
+from tests.report.builders import answers, stage, stages
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,6 +28,14 @@ pytestmark = [
 AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))  # of npm's axe-core
 VIEWS = [(width, medium) for width in (1280, 390) for medium in ("light", "dark")]
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# tables that are wider than the box in which they scroll, with everything unfolded
+CUT = """[...document.querySelectorAll("details")].forEach((each) => { each.open = true; });
+    [...document.querySelectorAll("table")].map((each) => {
+        let box = each;
+        while (box.parentElement && getComputedStyle(box).overflowX !== "auto")
+            box = box.parentElement;
+        return [each.innerText.slice(0, 60), box.scrollWidth, box.clientWidth];
+    }).filter(([, needs, has]) => needs > has)"""
 SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations
     .filter((each) => ["serious", "critical"].includes(each.impact))
     .map((each) => `${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html).join(" ")}`))"""
@@ -39,13 +53,13 @@ HIDDEN = """[...document.querySelectorAll("main :is(h1, h2, p, tr, img, dd)")]
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory):
     with started(tmp_path_factory.mktemp("browser") / "profile") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def indexes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def indexes(tmp_path_factory):
     """An outputs folder's indexes, with stages in every state and recommendations of every kind."""
     folder = tmp_path_factory.mktemp("outputs")
     target = Target("cpu", "CPU", stages(), answers())
@@ -54,16 +68,16 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pages(finished: Project, indexes: Path) -> list[Path]:
+def pages(finished, indexes):
     """All pages of a run, and indexes of another."""
     found = sorted((finished.root / "outputs").rglob("*.html"))
-    assert len(found) == 15
+    assert len(found) == 16
     return [*found, *sorted(indexes.rglob("*.html"))]
 
 
-def test_every_page_fits_asks_for_nothing_and_writes_nothing_to_the_console(
-    finished: Project, indexes: Path, browser: Browser
-) -> None:
+def test_every_page_fits_with_its_tables_and_asks_for_nothing_and_writes_nothing_to_the_console(
+    finished, indexes, browser
+):
     for page in pages(finished, indexes):
         browser.open(page.as_uri())
         paper = LANDSCAPE if "A4 landscape" in page.read_text() else PORTRAIT
@@ -73,18 +87,50 @@ def test_every_page_fits_asks_for_nothing_and_writes_nothing_to_the_console(
         asked = [url for url in browser.requests if not url.startswith("data:")]
         assert asked == [page.as_uri()]
         assert browser.console == []
+        browser.show(1280)
+        assert browser.evaluate(CUT) == [], page
 
 
-def test_axe_finds_nothing_serious_in_light_and_dark(
-    finished: Project, indexes: Path, browser: Browser
-) -> None:
+def test_no_table_is_cut_at_1280_pixels_with_long_names_large_numbers_and_reasons(
+    browser, tmp_path
+):
+    wide = tmp_path / "wide.html"
+    style = (ROOT / "helpers/report/template/style.css").read_text()
+    body = "".join(f'<div class="output html">{shown.html}</div>' for shown in widest())
+    wide.write_text(f'<meta charset="utf-8"><style>{style}</style><main>{body}</main>')
+
+    browser.open(wide.as_uri())
+    browser.show(1280)
+    assert browser.evaluate(CUT) == []
+
+
+def widest():
+    """Return the tables of measurements with most columns: long names, and numbers that differ."""
+    kinds = (float | None, int | None, int)
+    numbers = [name for name, field in Row.model_fields.items() if field.annotation in kinds]
+    wide = {name: [12_345.678 * factor for factor in (1, 2, 3)] for name in numbers}
+    wide |= {
+        "experiment": ("openvino-int8~max_batch_size=64", "torchscript-trace-fp32", "onnx"),
+        "roofline_share": [0.5, 1.2, 0.07],
+        "budget": ["unconfirmed", "not met", "met"],
+        "quality": ["too few requests", "noisy", "client-bound"],
+        "reason": [f"{count} of 368 requests: re-run on an idle machine" for count in (1, 2, 3)],
+        "repeated": [True, False, False],
+        "relative_quality": ["too few pairs", "stable", "imprecise"],
+        "noop_reason": ["a server on another host has none", "", ""],
+    }
+    shown = (OFFLINE, ONLINE, RATES)
+    shown += (performance.OFFLINE, performance.IN_PROCESS, performance.ONLINE, performance.RATES)
+    return [table(with_intervals(DataFrame(wide), columns), "Wide") for columns in shown]
+
+
+def test_axe_finds_nothing_serious_in_light_and_dark(finished, indexes, browser):
     if not AXE.exists():
         pytest.skip("axe: AXE_CORE names no axe.min.js: npm install --prefix DIR axe-core@4.14.1")
-    kinds = {
-        page.relative_to(finished.root).parts[-1]: page for page in pages(finished, indexes)[:15]
-    }
+    *run, one, other = pages(finished, indexes)
+    kinds = {page.name: page for page in run}
     found = {}
-    for page in [*kinds.values(), *sorted(indexes.rglob("*.html"))]:
+    for page in [*kinds.values(), one, other]:
         browser.open(page.as_uri())
         browser.evaluate(AXE.read_text() + SHORTENED)
         for width, medium in VIEWS[1:3]:
@@ -94,7 +140,7 @@ def test_axe_finds_nothing_serious_in_light_and_dark(
     assert not found, json.dumps(found, indent=1)
 
 
-def test_the_index_is_filtered_with_the_keyboard(indexes: Path, browser: Browser) -> None:
+def test_the_index_is_filtered_with_the_keyboard(indexes, browser):
     browser.open((indexes / "cpu/index.html").as_uri())
     browser.show(1280)
 
@@ -106,7 +152,7 @@ def test_the_index_is_filtered_with_the_keyboard(indexes: Path, browser: Browser
     assert [name for name, _ in walked] == [
         *("All targets", "Glossary", "Documentation", "all measurements (CSV)", "search"),
         *states,
-        *("Recommended by the report of each model", "bert", "bert", "Stages of bert"),
+        *("Measured side by side by the stage compare", "bert", "bert", "Stages of bert"),
     ]
     assert all(is_seen for _, is_seen in walked)
 
@@ -130,20 +176,14 @@ def test_the_index_is_filtered_with_the_keyboard(indexes: Path, browser: Browser
     assert browser.evaluate(SHOWN) == ["bertsmall", "bertlarge", "onnx"]
 
 
-def test_the_first_page_is_searched_for_targets_models_and_experiments(
-    indexes: Path, browser: Browser
-) -> None:
+def test_the_first_page_is_searched_for_targets_models_and_experiments(indexes, browser):
     for words, sections in (("int8", 1), ("cpu bert", 1), ("a30", 0), ("nothing", 0), ("", 1)):
         browser.open((indexes / "index.html").as_uri() + f"#search={words}")
-        shown = (
-            "[...document.querySelectorAll('section')].filter((e) => e.checkVisibility()).length"
-        )
-        assert browser.evaluate(shown) == sections, words
+        shown = "[...document.querySelectorAll('section')].filter((e) => e.checkVisibility())"
+        assert browser.evaluate(f"{shown}.length") == sections, words
 
 
-def test_without_javascript_everything_is_readable_but_the_filters(
-    finished: Project, indexes: Path, browser: Browser
-) -> None:
+def test_without_javascript_everything_is_readable_but_the_filters(finished, indexes, browser):
     for page in pages(finished, indexes):
         browser.open(page.as_uri(), scripts=False)
         browser.show(1280)
@@ -153,9 +193,9 @@ def test_without_javascript_everything_is_readable_but_the_filters(
 
 
 def test_an_index_is_loaded_again_while_a_run_is_under_way_but_not_under_a_readers_hands(
-    tmp_path: Path, browser: Browser
-) -> None:
-    running = [*stages()[:-1], stages()[-1].__class__("bert", "", "report", "running")]
+    tmp_path, browser
+):
+    running = [*stages()[:-1], stage("report", "running", experiment="")]
     page = target_index(tmp_path, Target("cpu", "CPU", running, {}))
     text = page.read_text()
     assert 'data-refresh="10"' in text
@@ -169,9 +209,7 @@ def test_an_index_is_loaded_again_while_a_run_is_under_way_but_not_under_a_reade
     assert browser.loads == before
 
 
-def test_print_leaves_out_what_paper_cannot_do_and_opens_what_is_folded(
-    finished: Project, indexes: Path, browser: Browser
-) -> None:
+def test_print_leaves_out_what_paper_cannot_do_and_opens_what_is_folded(finished, indexes, browser):
     useless = """[...document.querySelectorAll("nav, form, details.code")]
         .filter((each) => each.checkVisibility()).map((each) => each.outerHTML)"""
     folded = """[...document.querySelectorAll(".html details td")]

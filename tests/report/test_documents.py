@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ PAGES = {FRONT: "documentation.html", BOOKS: "documentation-notebooks.html"}
         (BOOKS, "resnet50/export.ipynb", ""),  # it has no page here
     ],
 )
-def test_a_link_leads_to_the_page_of_a_document(path: Path, url: str, there: str) -> None:
+def test_a_link_leads_to_the_page_of_a_document(path, url, there):
     assert documents.target(path, url, PAGES) == there
 
 
@@ -37,11 +36,11 @@ def test_a_link_leads_to_the_page_of_a_document(path: Path, url: str, there: str
         ("What `run` does, in order", "what-run-does-in-order"),
     ],
 )
-def test_an_anchor_is_the_one_that_forges_give(title: str, anchor: str) -> None:
+def test_an_anchor_is_the_one_that_forges_give(title, anchor):
     assert documents.anchor(title) == anchor
 
 
-def test_every_document_has_a_page_that_loads_nothing(tmp_path: Path) -> None:
+def test_every_document_has_a_page_that_loads_nothing_and_is_written_once(tmp_path):
     documents.write_pages(tmp_path)
 
     pages = documents.sources()
@@ -54,29 +53,21 @@ def test_every_document_has_a_page_that_loads_nothing(tmp_path: Path) -> None:
         assert not re.search(r'src="(?!data:)', text), page
         anchors = set(re.findall(r'id="([^"]+)"', text))
         assert set(re.findall(r'href="#([^"]+)"', text)) <= anchors, page
-        inner = [url for url in re.findall(r'href="([^"#:]+)', text) if url.endswith(".html")]
-        site_pages = {*pages.values(), "index.html", "published.html"}
-        assert set(inner) <= site_pages, page
+        inner = {url for url in re.findall(r'href="([^"#:]+)', text) if url.endswith(".html")}
+        assert inner <= {*pages.values(), "index.html", "published.html"}, page
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    documents.write_pages(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_a_bar_in_a_table_is_written_without_its_escape(tmp_path: Path) -> None:
+def test_a_bar_in_a_table_is_written_without_its_escape(tmp_path):
     path = tmp_path / "table.md"
     path.write_text("| a |\n|---|\n| `1\\|2` |\n")
 
     assert "<code>1|2</code>" in documents.body(path, {})
 
 
-def test_pages_are_written_once_for_the_same_documents(tmp_path: Path) -> None:
-    documents.write_pages(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    documents.write_pages(tmp_path)
-
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-
-
-def test_without_the_repository_there_is_the_glossary_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_repository_there_is_the_glossary_alone(tmp_path, monkeypatch):
     for module in (documents, site):
         monkeypatch.setattr(module, "ROOT", tmp_path / "installed")
 

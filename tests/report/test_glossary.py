@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -25,7 +24,7 @@ class Term:
     formerly: tuple[str, ...]
 
 
-def terms() -> list[Term]:
+def terms():
     text = documents.TERMS.read_text(encoding="utf-8")
     found = []
     for name, rest in re.findall(r"^(\S.*)\n: (.+(?:\n  .+)*)", text, re.MULTILINE):
@@ -37,13 +36,13 @@ def terms() -> list[Term]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder: Path = tmp_path_factory.mktemp("outputs")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
     documents.write_pages(folder)
     return (folder / "glossary.html").read_text()
 
 
-def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(page: str) -> None:
+def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(page):
     steps = re.findall(r"<tr>\s*<td>(\d\. [^<]*)</td>\s*<td>[^<]*</td>\s*<td>([^<]*)</td>", page)
 
     assert [step[:2] for step, _ in steps] == [f"{number}." for number in range(1, 9)]
@@ -55,13 +54,7 @@ def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(page:
     )
 
 
-def test_the_terms_are_in_order_and_each_stands_once() -> None:
-    names = [term.name for term in terms()]
-
-    assert names == sorted(set(names), key=str.lower)
-
-
-def test_every_quality_is_defined_and_named_by_the_term_for_all() -> None:
+def test_every_quality_is_defined_and_named_by_the_term_for_all():
     meanings = {term.name: term.meaning for term in terms()}
     qualities = set(get_args(Quality)) - {"unstable"}  # of older schemas
 
@@ -69,7 +62,7 @@ def test_every_quality_is_defined_and_named_by_the_term_for_all() -> None:
     assert all(name in meanings["measurement quality"] for name in qualities)
 
 
-def test_the_values_of_old_results_are_found_in_the_glossary() -> None:
+def test_the_values_of_old_results_are_found_in_the_glossary():
     formerly = {word: term.name for term in terms() for word in term.formerly}
 
     assert {old: formerly[old] for old in QUALITIES} == QUALITIES
@@ -77,14 +70,17 @@ def test_the_values_of_old_results_are_found_in_the_glossary() -> None:
     assert formerly["agreement"] == "match rate"
 
 
-def test_a_definition_is_one_or_two_short_sentences() -> None:
+def test_the_terms_are_in_order_and_a_definition_is_one_or_two_short_sentences():
+    names = [term.name for term in terms()]
+
+    assert names == sorted(set(names), key=str.lower)
     for term in terms():
         sentences = re.split(r"(?<=[.:;]) ", term.meaning)
         assert len(term.meaning) < 240, term.name
         assert max(len(each.split()) for each in sentences) <= 25, term.name
 
 
-def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_term(page: str) -> None:
+def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_term(page):
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
     anchors = re.findall(r'<dt id="([^"]*)"', page)
     assert len(set(anchors)) == len(anchors) == len(terms()) > 60

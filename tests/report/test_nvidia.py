@@ -1,5 +1,5 @@
 """NVIDIA's rows are read as published, compared with ours with every reason against it, and can be
-browsed without any run of ours.
+browsed without any run of ours, as can the fidelity of our experiments.
 """
 
 import base64
@@ -10,38 +10,30 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
-from matplotlib.figure import Figure
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from pandas import read_csv
 
 from helpers import results
 from helpers.__main__ import main
-from helpers.config.loading import resolve
 from helpers.display import table
 from helpers.errors import DataError
 from helpers.measure.analyzer import LoadPoint, arguments
-from helpers.report import nvidia, site, text
-from helpers.report.nvidia.comparison import Comparison, Pair, choose_gpu, nearest, pair
-from helpers.report.nvidia.rows import (
-    PublishedRow,
-    everything,
-    gpus,
-    published,
-    read,
-    violates_littles_law,
-)
+from helpers.report import Answer, nvidia, site, text
+from helpers.report.nvidia import fidelity, pages
+from helpers.report.nvidia.comparison import choose_gpu, nearest, pair
+from helpers.report.nvidia.rows import everything, gpus, published, read, violates_littles_law
+from helpers.report.nvidia.rows import tables as published_tables
 from helpers.report.nvidia.settings import PROTOCOL
 from helpers.report.nvidia.sources import sources
-from helpers.results import Measurement, Result, Row
-from helpers.results.types import Fingerprint
+from helpers.results import Row
 from helpers.store.hashing import file_digest
 from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
-from tests.conftest import BROWSER, browse, opened
-from tests.report.test_publish import Page
+from tests.comparisons import compared
+from tests.conftest import BROWSER, opened
+from tests.report.builders import Page, fingerprint, measurement, report, result
 
 T4, A30, A100 = "NVIDIA T4", "NVIDIA A30", "NVIDIA DGX A100 (1x A100 80GB)"
 BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tables by hand
@@ -51,12 +43,12 @@ BROKEN = [  # TFT with PyTorch on a T4: data set and clients, from NVIDIA's tabl
 needs_browser = pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH")
 
 
-def raw(model: str) -> list[dict[str, str]]:
+def raw(model):
     with (ROOT / f"params/published/{model}.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def row_of(model: str, **named: Any) -> PublishedRow:
+def row_of(model, **named):
     """The first published row with these values."""
     return next(
         row
@@ -65,21 +57,17 @@ def row_of(model: str, **named: Any) -> PublishedRow:
     )
 
 
-TENSORRT, TORCH = {"backend": "NVIDIA TensorRT"}, {"backend": "PyTorch"}
-WORST = {"gpu": T4, "concurrency": 216, "dataset": "electricity"}
 SAVED_MODEL = "TensorFlow SavedModel"
 SPELLED = {"TensorRT": "trt", "NVIDIA TensorRT": "trt", "Automatic FP16": "amp"}
+RELEASES = {"resnet50": "21.02", "bert": "21.10", "tft": "22.11", "widedeep": "22.02"}
 
 
-def as_ours(row: PublishedRow, **changes: Any) -> Row:
+def as_ours(row, **changes):
     """A row of `results.csv` as an experiment that repeats the published one would leave it."""
-    dense = row.model in ("dlrm", "dcnv2")
     fp32 = row.model == "tft" and row.backend == "PyTorch"
     online = row.model == "resnet50" and row.scenario == "online"
     same = row.model_dump() | {
-        "backend": "NVIDIA TensorRT" if dense else row.backend,
         "backend_accelerator": SPELLED.get(row.backend_accelerator, ""),
-        "model_format": "NVIDIA TensorRT" if dense else row.model_format,
         "precision": "FP32" if fp32 else row.precision,
         # NVIDIA captured TFT's, whatever its tables say
         "cuda_graph": bool(row.cuda_graph) or (row.model == "tft" and not fp32),
@@ -89,42 +77,39 @@ def as_ours(row: PublishedRow, **changes: Any) -> Row:
         "experiment": "mine",
         "quality": "stable",
     }
+    if row.model in ("dlrm", "dcnv2"):
+        same |= dict.fromkeys(("backend", "model_format"), "NVIDIA TensorRT")
     return Row(**same | changes)
 
 
-def settings_of(row: PublishedRow, **changes: Any) -> dict[str, Any]:
+def settings_of(row, **changes):
     """The configuration of such an experiment."""
     memory = "none" if row.model == "resnet50" else "system"
-    releases = {"resnet50": "21.02", "bert": "21.10", "tft": "22.11", "widedeep": "22.02"}
-    server = {"kind": "docker", "release": releases.get(row.model, "23.02")}
+    server = {"kind": "docker", "release": RELEASES.get(row.model, "23.02")}
     return {"server": server, "checkpoint": "a.pt", "shared_memory": memory} | changes
 
 
-def pair_of(row: PublishedRow, settings: dict[str, Any] | None = None, **changes: Any) -> Pair:
-    found = pair(
-        as_ours(row, **changes), settings or settings_of(row), published(row.model), row.gpu
-    )
-    assert found
-    return found
+def pair_of(row, settings=None, **changes):
+    settings = settings_of(row, **settings or {})
+    return pair(as_ours(row, **changes), settings, published(row.model), row.gpu)
 
 
 # The rows
 
 
 @pytest.mark.parametrize("model", sources())
-def test_every_cell_is_read_as_it_stands_in_the_file(model: str) -> None:
+def test_every_cell_is_read_as_it_stands_in_the_file(model):
     for row, cells in zip(published(model), raw(model), strict=True):
         for name, value in row.model_dump().items():
-            text = cells[name]
             if isinstance(value, bool):
-                assert text == str(value).lower()
+                assert cells[name] == str(value).lower()
             elif isinstance(value, int | float):
-                assert float(text) == value
+                assert float(cells[name]) == value
             else:
-                assert text == (value or "")
+                assert cells[name] == (value or "")
 
 
-def test_a_row_has_types_and_a_document() -> None:
+def test_a_row_has_types_and_a_document():
     row = row_of("resnet50", gpu=T4, scenario="offline", batch_size=8)
 
     assert (row.throughput, row.p99_latency_ms, row.instances) == (888.0, 9.065, 1)
@@ -135,13 +120,12 @@ def test_a_row_has_types_and_a_document() -> None:
     assert (published("dummy"), gpus(())) == ((), [])
 
 
-def test_exactly_ten_rows_break_littles_law() -> None:
+def test_exactly_ten_rows_break_littles_law():
     broken = [row for row in everything() if violates_littles_law(row)]
 
     assert [(row.dataset, row.concurrency) for row in broken] == BROKEN
-    assert {(row.model, row.gpu, row.scenario, row.backend) for row in broken} == {
-        ("tft", T4, "online", "PyTorch")
-    }
+    kinds = {(row.model, row.gpu, row.scenario, row.backend) for row in broken}
+    assert kinds == {("tft", T4, "online", "PyTorch")}
     # 2,952 samples/s x 842.9 ms over 16 samples x 216 clients
     worst = min(broken, key=lambda row: row.littles_law or 1)
     assert worst.littles_law == pytest.approx(2952 * 0.8429 / (16 * 216))
@@ -161,9 +145,7 @@ def test_exactly_ten_rows_break_littles_law() -> None:
         ("000_5151", "more,000_5151", "line 1: "),
     ],
 )
-def test_a_damaged_file_is_one_line_that_names_the_place(
-    old: str, new: str, words: str, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_one_line_that_names_the_place(old, new, words, tmp_path):
     lines = (ROOT / "params/published/resnet50.csv").read_text().splitlines()
     text = f"{lines[0]}\n{lines[25]}\n"
     assert old in text
@@ -175,15 +157,22 @@ def test_a_damaged_file_is_one_line_that_names_the_place(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"gpu,model\n", b"\xff\xfe\x00\x01"])
-def test_a_file_without_rows_is_an_error(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "holds no row"),
+        (b"gpu,model\n", "holds no row"),
+        (b"\xff\xfe\x00\x01", "cannot be read as CSV"),
+        (None, "cannot be read as CSV"),
+    ],
+)
+def test_a_file_without_rows_is_an_error(content, words, tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
 
-    with pytest.raises(DataError, match=r"rows.csv: (holds no row|cannot be read as CSV)"):
+    with pytest.raises(DataError, match=f"rows.csv: {words}"):
         read(path)
-    with pytest.raises(DataError, match="cannot be read as CSV"):
-        read(tmp_path / "none.csv")
 
 
 # Ours compared with theirs
@@ -204,8 +193,6 @@ INHERENT = {
     "dlrm": {LOOKUP},
     "dcnv2": {LOOKUP},
 }
-
-
 # What has fp32 arithmetic, on the GPUs that have TF32: its format and precision by NVIDIA's label
 WITH_TF32 = {
     ("tft", "TorchScript Trace, FP16"),
@@ -217,7 +204,7 @@ TF32 = "NVIDIA's fp32 presumably ran in TF32, its runtime's default"
 
 
 @pytest.mark.parametrize("model", sources())
-def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(model: str) -> None:
+def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(model):
     for row in published(model):
         found = pair_of(row)
         said = {text for text in found.reasons if "Little's" not in text and "label" not in text}
@@ -225,130 +212,85 @@ def test_who_repeats_a_published_row_finds_it_with_no_reason_but_nvidias_own(mod
         assert (found.published, found.ratio) == (row, 1)
         has_tf32 = row.gpu in (A30, A100) and (model, row.served) in WITH_TF32
         assert said == INHERENT[model] | ({TF32} if has_tf32 else set())
-        assert ("labelled FP16" in str(found.reasons)) == (
-            row.backend == "PyTorch" and model == "tft"
-        )
+        is_torch = row.backend == "PyTorch" and model == "tft"
+        assert ("labelled FP16" in str(found.reasons)) == is_torch
         assert ("Little's" in str(found.reasons)) == violates_littles_law(row)
 
 
-def test_a_parameter_server_of_ours_is_said_not_to_be_nvidias() -> None:
-    row = row_of("dlrm", gpu=T4, batch_size=256, precision="FP16")
-
-    (reason,) = pair_of(row, settings_of(row, lookup="hps")).reasons
-
-    assert reason == (
-        f"embedding lookup: ours this package's parameter server, NVIDIA's {DEPRECATED}"
-    )
-
-
-def test_tables_of_another_precision_than_nvidias_are_a_reason() -> None:
-    row = row_of("dlrm", gpu=T4, batch_size=256, precision="FP16")
-
-    reasons = pair_of(row, settings_of(row, table_precision="int8")).reasons
-
-    assert set(reasons) - INHERENT["dlrm"] == {
-        "precision of embedding tables: ours int8, NVIDIA's fp32"
-    }
+OFFLINE, ONLINE = {"scenario": "offline"}, {"scenario": "online"}
+TENSORRT, TORCH = {"backend": "NVIDIA TensorRT"}, {"backend": "PyTorch"}
+WORST = TORCH | {"concurrency": 216, "dataset": "electricity"}
+DENSE = {"batch_size": 256, "precision": "FP16"}
+NEAREST = "(the nearest published)"
+GRAPHS, SERVER = {"cuda_graph": False}, {"kind": "docker", "release": "24.10"}
+EMBEDDED = {"kind": "embedded", "release": "21.02"}
+ADAPTER = {"backend": "ONNX Runtime (Triton Python backend)"}
+DIFFERENCES = {  # what differs -> the reason, for a row of each model
+    ("resnet50", "offline"): [
+        ({"gpu": "CPU"}, "GPU: ours CPU, NVIDIA's T4"),
+        ({"server": SERVER}, "Triton release: ours 24.10"),
+        ({"server": EMBEDDED}, "Triton release: ours 24.10"),
+        ({"shared_memory": "system"}, "tensors: ours in shared memory, NVIDIA's in the request"),
+        (ADAPTER, "backend: ours Python backend, NVIDIA's ONNX Runtime"),
+        ({"model_format": "OpenVINO IR"}, "format: ours OpenVINO IR, NVIDIA's ONNX"),
+        ({"precision": "BF16"}, "precision: ours BF16, NVIDIA's FP16"),
+        ({"backend_accelerator": ""}, "accelerator: ours none, NVIDIA's TensorRT"),
+        ({"batch_size": 11}, f"batch size: ours 11, NVIDIA's 8 {NEAREST}"),
+        ({"concurrency": 2}, f"clients: ours 2, NVIDIA's 1 {NEAREST}"),
+        ({"instances": 2}, "instances: ours 2, NVIDIA's 1"),
+        ({"cuda_graph": True}, "CUDA graphs: ours captured, NVIDIA's not captured"),
+        ({"checkpoint": "fitted"}, "our checkpoint is trained on generated data"),
+        ({"quality": "noisy"}, "our measurement is noisy"),
+        ({"crop_size": 64}, "image size (pixels): ours 64, NVIDIA's 224"),
+        ({"crop_size": 224}, ""),
+    ],
+    ("resnet50", "online"): [
+        ({"instances": 1}, "instances: ours 1, NVIDIA's 2 (NVIDIA's table says 1, "),
+    ],
+    ("bert", ""): [
+        ({"max_seq_length": 128}, "sequence length: ours 128, NVIDIA's 384"),
+        ({"max_seq_length": 384}, ""),
+        ({"variant": "small"}, "variant of the network: ours small, "),
+    ],
+    ("widedeep", "tensorrt"): [(GRAPHS, "CUDA graphs: ours not captured, NVIDIA's captured")],
+    ("tft", "tensorrt"): [(GRAPHS, "CUDA graphs: ours not captured, NVIDIA's captured")],
+    ("tft", "torch"): [({"precision": "FP16"}, "precision: ours FP16, NVIDIA's FP32")],
+    ("tft", "worst"): [({}, "NVIDIA's row contradicts Little's law (ratio 0.72)")],
+    ("tft", "online"): [({"shared_memory": "none"}, "")],
+    ("dlrm", "dense"): [
+        ({"table_precision": "int8"}, "precision of embedding tables: ours int8, NVIDIA's fp32"),
+        (
+            {"lookup": "hps"},
+            f"embedding lookup: ours this package's parameter server, NVIDIA's {DEPRECATED}",
+        ),
+    ],
+}
+ROWS = {"offline": OFFLINE | {"batch_size": 8}, "online": ONLINE, "tensorrt": TENSORRT, "": {}}
+ROWS |= {"torch": TORCH, "worst": WORST, "dense": DENSE}
 
 
 @pytest.mark.parametrize(
-    ("model", "field", "same", "other", "reason"),
-    [
-        ("resnet50", "crop_size", 224, 64, "image size (pixels): ours 64, NVIDIA's 224"),
-        ("bert", "max_seq_length", 384, 128, "sequence length: ours 128, NVIDIA's 384"),
-    ],
+    ("model", "row", "changes", "reason"),
+    [(*key, *each) for key, differences in DIFFERENCES.items() for each in differences],
 )
-def test_smaller_samples_than_nvidias_are_a_reason(
-    model: str, field: str, same: int, other: int, reason: str
-) -> None:
-    row = row_of(model, gpu=T4)
+def test_each_difference_is_a_reason(model, row, changes, reason):
+    ours = {name: value for name, value in changes.items() if name in Row.model_fields}
+    settings = {name: value for name, value in changes.items() if name not in ours}
 
-    def reasons(**given: int) -> set[str]:
-        return set(pair_of(row, settings_of(row, **given)).reasons)
+    found = pair_of(row_of(model, gpu=T4, **ROWS[row]), settings, **ours).reasons
 
-    assert reasons(**{field: other}) - reasons() == {reason}
-    assert reasons(**{field: same}) == reasons()
-
-
-@pytest.mark.parametrize(
-    ("ours", "settings", "reason"),
-    [
-        ({"gpu": "CPU"}, {}, "GPU: ours CPU, NVIDIA's T4"),
-        ({}, {"kind": "docker", "release": "24.10"}, "Triton release: ours 24.10"),
-        ({}, {"kind": "embedded", "release": "21.02"}, "Triton release: ours 24.10"),
-        ({}, "system", "tensors: ours in shared memory, NVIDIA's in the request"),
-        (
-            {"backend": "ONNX Runtime (Triton Python backend)"},
-            {},
-            "backend: ours Python backend, NVIDIA's ONNX Runtime",
-        ),
-        ({"model_format": "OpenVINO IR"}, {}, "format: ours OpenVINO IR, NVIDIA's ONNX"),
-        ({"precision": "BF16"}, {}, "precision: ours BF16, NVIDIA's FP16"),
-        ({"backend_accelerator": ""}, {}, "accelerator: ours none, NVIDIA's TensorRT"),
-        ({"batch_size": 11}, {}, "batch size: ours 11, NVIDIA's 8 (the nearest published)"),
-        ({"concurrency": 2}, {}, "clients: ours 2, NVIDIA's 1 (the nearest published)"),
-        ({"instances": 2}, {}, "instances: ours 2, NVIDIA's 1"),
-        ({"cuda_graph": True}, {}, "CUDA graphs: ours captured, NVIDIA's not captured"),
-        ({}, "fitted", "our checkpoint is trained on generated data"),
-        ({"quality": "noisy"}, {}, "our measurement is noisy"),
-    ],
-)
-def test_each_difference_is_a_reason(ours: dict[str, Any], settings: Any, reason: str) -> None:
-    row = row_of("resnet50", gpu=T4, scenario="offline", batch_size=8)  # 888 per s
-    named = {"system": "shared_memory", "fitted": "checkpoint"}.get(str(settings), "server")
-
-    found = pair_of(row, settings_of(row, **({named: settings} if settings else {})), **ours)
-
-    (said,) = (text for text in found.reasons if text != RANDOM)
-    assert said.startswith(reason)
+    said = [text for text in found if text not in INHERENT[model] and "label" not in text]
+    assert len(said) == bool(reason)
+    assert "".join(said).startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("model", "named", "changes", "reason"),
-    [
-        ("bert", {}, {"variant": "small"}, "variant of the network: ours small, "),
-        (
-            "resnet50",
-            {"scenario": "online"},
-            {"instances": 1},
-            "instances: ours 1, NVIDIA's 2 (NVIDIA's table says 1, ",
-        ),
-        (
-            "widedeep",
-            TENSORRT,
-            {"cuda_graph": False},
-            "CUDA graphs: ours not captured, NVIDIA's captured",
-        ),
-        (
-            "tft",
-            TENSORRT,
-            {"cuda_graph": False},
-            "CUDA graphs: ours not captured, NVIDIA's captured",
-        ),
-        ("tft", TORCH | WORST, {}, "NVIDIA's row contradicts Little's law (ratio 0.72)"),
-        ("tft", TORCH, {"precision": "FP16"}, "precision: ours FP16, NVIDIA's FP32"),
-    ],
-)
-def test_what_is_particular_about_a_table_is_a_reason(
-    model: str, named: dict[str, Any], changes: dict[str, Any], reason: str
-) -> None:
-    assert reason in "; ".join(pair_of(row_of(model, **named), **changes).reasons)
-
-
-def test_our_protocol_is_the_one_that_the_load_is_made_with() -> None:
+def test_our_protocol_is_the_one_that_the_load_is_made_with():
     line = arguments(LoadPoint("m", Path("d"), []), "127.0.0.1:1", Path("f"))
 
     assert line[line.index("-i") + 1].upper() == PROTOCOL
 
 
-def test_online_rows_are_not_compared_by_shared_memory() -> None:
-    row = row_of("tft", scenario="online")
-    settings = settings_of(row, shared_memory="none")
-
-    assert not any("memory" in text for text in pair_of(row, settings).reasons)
-
-
-def test_a_gpu_without_published_rows_is_compared_with_the_slowest_or_the_fastest() -> None:
+def test_a_gpu_without_published_rows_is_compared_with_the_slowest_or_the_fastest():
     rows = published("bert")
 
     assert choose_gpu(rows, A30, "gpu") == A30
@@ -357,79 +299,62 @@ def test_a_gpu_without_published_rows_is_compared_with_the_slowest_or_the_fastes
     assert choose_gpu((), "CPU", "cpu") == ""
 
 
+TRAFFIC = TENSORRT | {"dataset": "traffic", "batch_size": 64}
+
+
 @pytest.mark.parametrize(
-    ("model", "changes", "served"),
+    ("model", "named", "changes", "theirs"),
     [
-        ("bert", ("ONNX", "FP32", ""), "ONNX, FP16"),
-        ("bert", ("ONNX", "FP32", "trt"), "ONNX with TensorRT, FP16"),
-        ("widedeep", ("OpenVINO IR", "FP16", ""), "TensorRT, FP16"),
-        ("widedeep", ("OpenVINO IR", "FP32", ""), f"{SAVED_MODEL} with Automatic FP16, FP32"),
-        # no format, precision or accelerator of NVIDIA's: its fastest table
-        ("bert", ("OpenVINO IR", "BF16", ""), "TensorRT, FP16"),
+        # the same format, then precision, then accelerator
+        ("bert", {}, ("ONNX", "FP32", ""), {"served": "ONNX, FP16"}),
+        ("bert", {}, ("ONNX", "FP32", "trt"), {"served": "ONNX with TensorRT, FP16"}),
+        ("widedeep", {}, ("OpenVINO IR", "FP16", ""), {"served": "TensorRT, FP16"}),
+        (
+            *("widedeep", {}, ("OpenVINO IR", "FP32", "")),
+            {"served": f"{SAVED_MODEL} with Automatic FP16, FP32"},
+        ),
+        # none of NVIDIA's: its fastest table
+        ("bert", {}, ("OpenVINO IR", "BF16", ""), {"served": "TensorRT, FP16"}),
+        # the nearest batch by factor, of one data set
+        ("tft", TRAFFIC, {"batch_size": 90}, {"batch_size": 64, "dataset": "traffic"}),
+        ("tft", TRAFFIC, {"batch_size": 92}, {"batch_size": 128, "dataset": "traffic"}),
     ],
 )
-def test_the_nearest_table_is_of_the_same_format_then_precision_then_accelerator(
-    model: str, changes: tuple[str, str, str], served: str
-) -> None:
-    names = ("model_format", "precision", "backend_accelerator")
-    ours = as_ours(row_of(model, gpu=T4), **dict(zip(names, changes, strict=True)))
+def test_the_nearest_row_is_of_the_nearest_table(model, named, changes, theirs):
+    if isinstance(changes, tuple):
+        names = ("model_format", "precision", "backend_accelerator")
+        changes = dict(zip(names, changes, strict=True))
 
-    found = nearest(ours, published(model), T4)
+    found = nearest(as_ours(row_of(model, gpu=T4, **named), **changes), published(model), T4)
 
-    assert found
-    assert found.served == served
+    assert {name: getattr(found, name) for name in theirs} == theirs
 
 
-@pytest.mark.parametrize(("batch_size", "theirs"), [(90, 64), (92, 128)])
-def test_the_nearest_batch_is_nearest_by_factor_and_of_one_data_set(
-    batch_size: int, theirs: int
-) -> None:
-    row = row_of("tft", gpu=T4, backend="NVIDIA TensorRT", dataset="traffic", batch_size=64)
-
-    found = nearest(as_ours(row, batch_size=batch_size), published("tft"), T4)
-
-    assert found
-    assert (found.batch_size, found.dataset) == (theirs, "traffic")
-
-
-def test_what_was_not_measured_or_not_published_has_no_pair() -> None:
+def test_what_was_not_measured_or_not_published_or_is_repeated_has_no_pair():
     row = row_of("bert", gpu=T4)
     rows, settings = published("bert"), settings_of(row)
 
     assert pair(as_ours(row, throughput=None), settings, rows, T4) is None
     assert pair(as_ours(row, scenario="online"), settings, rows, T4) is None
     assert pair(as_ours(row), settings, (), "") is None
-
-
-def test_a_repeated_batch_has_no_pair_because_no_figure_draws_it() -> None:
-    row = as_ours(row_of("dlrm"))
-
-    comparison = measured("dlrm", row.gpu, row, row.model_copy(update={"repeated": True}))
-
-    assert [found.measured for found in comparison.pairs] == [row]
+    ours = as_ours(row)
+    repeated = measured("bert", T4, ours, ours.model_copy(update={"repeated": True}))
+    assert [found.measured for found in repeated.pairs] == [ours]
 
 
 # What a report says
 
 
-def measured(model: str, gpu: str, *rows: Row, **settings: Any) -> Comparison:
+def measured(model, gpu, *rows, **settings):
     """The comparison for some rows of one experiment on a target."""
-    config = resolve(model, "report").model_copy(update={"target": "t", "gpu": gpu})
-    kept = settings_of(row_of(model)) | settings
-    result = Result(
-        model=model,
-        experiment="mine",
-        stage="perf_offline",
-        gpu=gpu,
-        state="done",
-        fingerprint=Fingerprint(config=kept, notebook="", versions={}, inputs={}),
-        measurement=Measurement(rows=rows, distinct_rows=1, background_before=None),
-    )
-    return nvidia.compare(config, {"mine": {"perf_offline": result}} if rows else {})
+    config = report(model, target="t", gpu=gpu)
+    made_from = fingerprint(**settings_of(row_of(model)) | settings)
+    found = {"fingerprint": made_from, "measurement": measurement(*rows)}
+    return nvidia.compare(config, {"mine": {"perf_offline": result("perf_offline", **found)}})
 
 
 @pytest.fixture
-def on_a_processor() -> Comparison:
+def on_a_processor():
     """BERT-small of ours in ONNX with two batch sizes, compared with NVIDIA's T4."""
     one, eight = (row_of("bert", gpu=T4, batch_size=size) for size in (1, 8))
     adapter = {"gpu": "CPU", "backend": "ONNX Runtime (Triton Python backend)", "variant": "small"}
@@ -441,45 +366,42 @@ def on_a_processor() -> Comparison:
     return measured("bert", "CPU", *rows, checkpoint="fitted")
 
 
-def text_of(comparison: Comparison) -> str:
-    return str(nvidia.summary(comparison).data)  # type: ignore[attr-defined]
+def text_of(comparison):
+    return str(nvidia.summary(comparison).data)
 
 
-def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(
-    on_a_processor: Comparison,
-) -> None:
+def test_a_report_says_the_ratio_and_first_what_is_unfair_to_all(on_a_processor):
     text = text_of(on_a_processor)
 
-    assert "NVIDIA published no rows of bert for CPU, so" in text
-    assert "ours are compared with its rows for NVIDIA T4" in text
-    assert "(../../published.html#model=bert&gpu=NVIDIA+T4)" in text
-    # 10/40 and 22.2/44.4
-    assert "0.25× to 0.5× NVIDIA's (median of 2 measurements: 0.375×)" in text
+    for said in (
+        "NVIDIA published no rows of bert for CPU, so",
+        "ours are compared with its rows for NVIDIA T4",
+        "(../../published.html#model=bert&gpu=NVIDIA+T4)",
+        # 10/40 and 22.2/44.4
+        "0.25× to 0.5× NVIDIA's (median of 2 measurements: 0.375×)",
+        "- **mine**, compared with ONNX, FP16\n",
+        "NVIDIA published no online rows of bert.",
+    ):
+        assert said in text
     for reason in ("ours CPU, NVIDIA's T4", "backend: ours Python backend", "trained on", "gRPC"):
         assert text.count(reason) == 1
-    assert "- **mine**, compared with ONNX, FP16\n" in text
-    assert "NVIDIA published no online rows of bert." in text
-    assert "the nearest published" not in text  # it concerns one row
+    assert NEAREST not in text  # it concerns one row
 
 
-def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(
-    on_a_processor: Comparison,
-) -> None:
+def test_its_table_holds_each_pair_and_what_is_unfair_to_it_alone(on_a_processor):
     html = unescape(nvidia.as_table(on_a_processor).html)
 
     assert html.count("<tr>") == 3
-    assert ">7 × 1<" in html
-    assert ">8 × 1<" in html
-    assert ">0.25<" in html
-    assert "batch size: ours 7, NVIDIA's 8 (the nearest published)" in html
-    assert "quality-imprecise" in html
+    said = f"batch size: ours 7, NVIDIA's 8 {NEAREST}"
+    for part in (">7 × 1<", ">8 × 1<", ">0.25<", said, "quality-imprecise"):
+        assert part in html
     assert "GPU: ours" not in html
 
 
-def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
+def test_without_a_row_of_ours_the_gpus_published_rows_are_shown():
     comparison = measured("tft", T4)
-    html = unescape(nvidia.as_table(comparison).html)
 
+    html = unescape(nvidia.as_table(comparison).html)
     assert "Nothing was measured on NVIDIA T4, so only" in text_of(comparison)
     assert html.count("<tr>") == 1 + 172
     assert html.count("contradicts Little's law") == 10
@@ -489,60 +411,47 @@ def test_without_a_row_of_ours_the_gpus_published_rows_are_shown() -> None:
     assert "ours was not measured." in nvidia.describe(comparison, "online")
 
 
-def test_a_model_without_published_rows_says_so_and_draws_nothing() -> None:
-    config = resolve("resnet50", "report").model_copy(update={"model": "dummy"})
-    comparison = nvidia.compare(config, {})
+def test_a_model_without_published_rows_says_so_and_draws_nothing():
+    comparison = nvidia.compare(report("resnet50", model="dummy"), {})
 
     assert text_of(comparison) == "NVIDIA published nothing for dummy."
     assert comparison.scenarios == []
     assert "<td" not in nvidia.as_table(comparison).html
 
 
-def legend(figure: Figure) -> list[str]:
+def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_the_figure_has_a_log_scale_ours_and_the_tables_of_every_gpu(
-    on_a_processor: Comparison,
-) -> None:
+def test_the_figure_has_a_log_scale_ours_and_the_tables_of_every_gpu(on_a_processor):
     figure = nvidia.draw(on_a_processor, "offline")
-    axes = figure.axes[0]
 
+    axes = figure.axes[0]
     assert axes.get_yscale() == "log"
     assert axes.get_ylabel() == "throughput (samples/s), log scale"
     assert legend(figure)[:2] == ["mine", T4]
     assert set(legend(figure)[1:5]) == set(gpus(published("bert")))
-    grey = [list(line.get_ydata()) for line in axes.lines if line.get_linestyle() == "--"]  # type: ignore[arg-type]
+    grey = [list(line.get_ydata()) for line in axes.lines if line.get_linestyle() == "--"]
     assert [40.0, 44.4, 45.3] in grey
     assert len(grey) == 4
 
 
-def test_on_nvidias_own_gpu_the_figure_names_the_tables() -> None:
+def test_on_nvidias_own_gpu_the_figure_names_the_tables():
     row = row_of("bert", gpu=A30, backend="PyTorch", batch_size=8)
     comparison = measured("bert", A30, as_ours(row))
 
-    assert legend(nvidia.draw(comparison, "offline")) == [
-        "mine",
-        "NVIDIA's TorchScript Trace, FP16",
-    ]
+    names = ["mine", "NVIDIA's TorchScript Trace, FP16"]
+    assert legend(nvidia.draw(comparison, "offline")) == names
     assert "Compared with NVIDIA's rows for NVIDIA A30." in text_of(comparison)
-    assert "ours is 1× to 1× the nearest rows of NVIDIA A30." in nvidia.describe(
-        comparison, "offline"
-    )
-
-
-def test_a_scenario_without_published_rows_is_said_and_not_drawn() -> None:
-    comparison = measured("bert", T4)
-
+    said = "ours is 1× to 1× the nearest rows of NVIDIA A30."
+    assert said in nvidia.describe(comparison, "offline")
     assert comparison.scenarios == ["offline"]
     assert nvidia.describe(comparison, "online").startswith("NVIDIA published no online rows")
     (text,) = nvidia.draw(comparison, "online").axes[0].texts
     assert text.get_text() == "Nothing was measured."
 
 
-def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
-    on_a_processor: Comparison,
-) -> None:
+def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(on_a_processor):
     data = nvidia.data(on_a_processor, "offline")
 
     assert list(data["throughput"].dropna()) == [10.0, 22.2]
@@ -554,42 +463,33 @@ def test_the_data_of_a_figure_are_the_pairs_and_what_else_is_drawn(
     assert "GPU: ours CPU, NVIDIA's T4" in first["reasons"]
 
 
-def test_a_report_depends_on_the_published_rows() -> None:
-    inputs = results.fingerprint(
-        resolve("bert", "report").model_copy(update={"target": "none"})
-    ).inputs
-    path = ROOT / "params/published/bert.csv"
+def test_a_report_depends_on_the_published_rows():
+    inputs = results.fingerprint(report("bert", target="none")).inputs
+    path = "params/published/bert.csv"
 
-    assert inputs == {"params/published/bert.csv": file_digest(path)}
+    assert inputs == {path: file_digest(ROOT / path)}
 
 
 HOSTILE = "</title><script>run()</script><meta http-equiv='refresh'> *b* `c` [d](e) $f$ a_b_c | g"
 
 
-def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
-    tmp_path: Path,
-) -> None:
+def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(tmp_path):
     bounds = {"throughput_low": 39.0, "throughput_high": 41.0}
     row = as_ours(row_of("bert", gpu=T4), gpu=HOSTILE, experiment=HOSTILE, **bounds)
     comparison = measured("bert", HOSTILE, row)
-    config = resolve("bert", "report").model_copy(update={"target": "t", "gpu": HOSTILE})
-    result = Result(
-        model="bert", experiment="x", stage="deploy", gpu="", state="failed", reason=HOSTILE
-    )
-    shown = [
-        nvidia.summary(comparison),
-        text.answer(config, {HOSTILE: {"deploy": result}}, comparison.measured),
+    config = report("bert", target="t", gpu=HOSTILE)
+    failed = {HOSTILE: {"deploy": result("deploy", state="failed", reason=HOSTILE)}}
+    tables = [
+        nvidia.as_table(comparison),
+        table(config.summary(), HOSTILE),
+        text.what_to_deploy(config, [Answer(compared(**{HOSTILE: 1.0}))]),
     ]
-    outputs = [
-        new_output("display_data", data={"text/markdown": each.data})  # type: ignore[attr-defined, no-untyped-call]
-        for each in shown
-    ]
-    outputs += [
-        new_output("display_data", data={"text/html": each.html})  # type: ignore[no-untyped-call]
-        for each in (nvidia.as_table(comparison), table(config.summary(), HOSTILE))
-    ]
-    cells = [new_code_cell("x", outputs=[each]) for each in outputs]  # type: ignore[no-untyped-call]
-    nbformat.write(new_notebook(cells=cells), tmp_path / "report.ipynb")  # type: ignore[no-untyped-call]
+    shown = [{"text/html": each.html} for each in tables]
+    for each in (nvidia.summary(comparison), text.details(config, failed, comparison.measured)):
+        shown.append({"text/markdown": each.data})
+    outputs = [new_output("display_data", data=each) for each in shown]
+    cells = [new_code_cell("x", outputs=[each]) for each in outputs]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "report.ipynb")
 
     page = Page(site.page(tmp_path / "report.ipynb", tmp_path / "report.html").read_text())
 
@@ -601,19 +501,19 @@ def test_text_from_parameters_and_data_is_shown_as_it_is_and_is_never_markup(
     for what in (
         f"no rows of bert for {HOSTILE}, so ours",
         f"{HOSTILE} , compared with ONNX, FP16",
-        f": {HOSTILE}, batch size 1, 1 client, offline",
+        f"Deploy {HOSTILE}: no other experiment was measured;",
         f"Failed: {HOSTILE} ({HOSTILE}).",
     ):
         assert what in page.text
 
 
-# The page of all rows
+# The pages of all rows
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """An outputs folder with a target of which nothing has run, published."""
-    path: Path = tmp_path_factory.mktemp("outputs")
+    path = tmp_path_factory.mktemp("outputs")
     (path / "smoke").mkdir()
     shutil.copyfile(ROOT / "params/smoke.yaml", path / "smoke/parameters.yaml")
     with pytest.MonkeyPatch.context() as patch:
@@ -622,17 +522,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def body(page: str) -> list[str]:
+def body(page):
     """The rows of the page's last table."""
-    found: list[str] = re.findall(r"<tr.*?</tr>", page.rpartition("<tbody>")[2], re.DOTALL)
-    return found
+    return re.findall(r"<tr.*?</tr>", page.rpartition("<tbody>")[2], re.DOTALL)
 
 
-def cells(row: str) -> list[str]:
+def cells(row):
     return [unescape(text) for text in re.findall(r"<td>(.*?)</td>", row)]
 
 
-def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) -> None:
+def test_publishing_without_a_run_writes_every_row_and_links_them(folder):
     page = (folder / "published.html").read_text()
     index = (folder / "index.html").read_text()
 
@@ -648,17 +547,12 @@ def test_publishing_without_a_run_writes_every_row_and_links_them(folder: Path) 
         *("resnet50", "NVIDIA A40", "offline", "–", "ONNX with TensorRT", "FP16"),
         *("1", "1", "1", "491.5", "–", "2.111", "2.126", "2.031", "0.998"),
     ]
-    assert len(re.findall("<h1", page)) == 1
+    marked = [cells(row) for row in body(page) if "broken" in row]
+    assert [(row[3], int(row[8])) for row in marked] == BROKEN
+    assert all(row[-1].endswith("✗") for row in marked)  # by word and colour
 
 
-def test_the_ten_rows_are_marked_by_word_and_colour(folder: Path) -> None:
-    marked = [row for row in body((folder / "published.html").read_text()) if "broken" in row]
-
-    assert [(cells(row)[3], int(cells(row)[8])) for row in marked] == BROKEN
-    assert all(cells(row)[-1].endswith("✗") for row in marked)
-
-
-def test_the_csv_holds_every_row_and_column(folder: Path) -> None:
+def test_the_csv_holds_every_row_and_column(folder):
     found = read_csv(folder / "published.csv", keep_default_na=False, dtype=str)
 
     assert list(found) == [*raw("tft")[0], "littles_law"]
@@ -666,75 +560,101 @@ def test_the_csv_holds_every_row_and_column(folder: Path) -> None:
     assert float(found["littles_law"].replace("", "1").astype(float).min()) == 0.72
 
 
-def test_the_page_loads_nothing_and_runs_only_its_own_script(folder: Path) -> None:
-    page = (folder / "published.html").read_text()
-    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def test_the_page_of_fidelity_has_a_table_for_each_and_its_csv_every_setting(folder):
+    text = (folder / "fidelity.html").read_text()
+    found = read_csv(folder / "fidelity.csv", keep_default_na=False, dtype=str)
 
-    assert f"script-src 'sha256-{allowed}'\"" in page
+    page, first = Page(text), [table[0] for table in published_tables(everything())]
+    assert [tag["id"] for tag in page.all("div")] == [row.slug for row in first]
+    assert len(page.all("details")) == len(page.all("summary")) == 84
+    assert [str(tag["href"]) for tag in page.all("a")] == [
+        *("index.html", "published.html", *(link.href for link in site.background())),
+        *("fidelity.csv", *(f"#{model}" for model in sources())),
+    ]
+    assert {*sources()} <= {str(tag.get("id")) for tag in page.all("h2")}
+    summaries = [unescape(each) for each in re.findall(r"<summary>(.*?)</summary>", text, re.S)]
+    assert "also differs: ONNX opset" in summaries[0]
+    assert len(found.drop_duplicates(["model", "gpu", "scenario", "dataset", "served"])) == 84
+    assert {*found["comparison"]} == {"same", "differs", "unknown"}
+    assert dict(found[found["setting"] == "ONNX opset"].iloc[0]) == {
+        **{"model": "resnet50", "gpu": "NVIDIA A40", "scenario": "offline", "dataset": ""},
+        **{"served": "ONNX with TensorRT, FP16", "experiments": "onnx-trt-fp16"},
+        **{"setting": "ONNX opset", "nvidia": "11", "ours": "13"},
+        **{"comparison": "differs", "note": ""},
+    }
+
+
+@pytest.mark.parametrize("name", ["published", "fidelity"])
+def test_a_page_loads_nothing_and_runs_at_most_its_own_script(folder, name):
+    page = (folder / f"{name}.html").read_text()
+
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in scripts]
+    assert re.findall("script-src '(.*?)'", page) == [f"sha256-{x.decode()}" for x in hashes]
+    assert len(scripts) == (name == "published")
     assert "default-src 'none'" in page
     assert not re.search(r"https?://|@import|url\(", page)
     assert all(src.startswith("data:") for src in re.findall(r'src="([^"]*)"', page))
 
 
-def test_it_is_written_again_only_when_it_is_another(folder: Path, tmp_path: Path) -> None:
-    for name in ("published.html", "published.csv", "fidelity.html", "fidelity.csv"):
-        shutil.copy2(folder / name, tmp_path / name)
-    path = tmp_path / "published.html"
-    content, before = path.read_bytes(), path.stat().st_ino
+def test_a_page_is_written_again_only_when_it_is_another(folder, tmp_path, monkeypatch):
+    names = ("published.html", "published.csv", "fidelity.html", "fidelity.csv")
+    rows, _, settings, _ = (Path(shutil.copy2(folder / name, tmp_path)) for name in names)
+    content, before = rows.read_bytes(), (rows.stat().st_ino, settings.stat().st_ino)
 
     nvidia.write_pages(tmp_path)
-    assert path.stat().st_ino == before
-    path.write_text("an older one")
+    assert (rows.stat().st_ino, settings.stat().st_ino) == before
+    monkeypatch.setattr(pages, "ROOT", tmp_path)  # other parameter files: none
+    monkeypatch.setattr(fidelity, "fidelities", list)
     nvidia.write_pages(tmp_path)
-    assert path.read_bytes() == content
+    assert rows.stat().st_ino == before[0]
+    assert settings.stat().st_ino != before[1]
+    rows.write_text("an older one")
+    nvidia.write_pages(tmp_path)
+    assert rows.read_bytes() == content
 
 
-def test_the_note_on_wide_and_deeps_steps_has_the_published_latencies() -> None:
+def test_the_note_on_wide_and_deeps_steps_has_the_published_latencies():
     """A batch of 81,920 costs what 131,072 costs."""
     text = (ROOT / "params/published/widedeep.md").read_text()
-    latencies = {
-        (row.served, row.batch_size, row.gpu): row.avg_latency_ms or 0
-        for row in published("widedeep")
-        if row.scenario == "offline" and row.batch_size > 1
-    }
-    head, _, *lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*", text, re.M)]
-    table = {
-        ("TensorRT, FP16", int(size.replace(",", "")), gpu): float(value)
-        for size, *values in lines
-        for gpu, value in zip(head[1:], values, strict=True)
-    }
+    offline = [row for row in published("widedeep") if row.scenario == "offline"]
+    ms = {(row.served, row.batch_size, row.gpu): row.avg_latency_ms for row in offline}
 
-    assert table == {key: ms for key, ms in latencies.items() if key[0] == "TensorRT, FP16"}
+    head, _, *lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*", text, re.M)]
+    assert len(lines) == len({size for _, size, _ in ms if size > 1})
+    for size, *values in lines:
+        batch = int(size.replace(",", ""))
+        expected = [ms["TensorRT, FP16", batch, gpu] for gpu in head[1:]]
+        assert [float(value) for value in values] == expected
     for served, shares in (("TensorRT, FP16", "92% to 98%"), ("SavedModel", "62% to 67%")):
         found = [
-            value / latencies[name, 131072, gpu]
-            for (name, size, gpu), value in latencies.items()
+            one / ms[name, 131072, gpu]
+            for (name, size, gpu), one in ms.items()
             if served in name and size == 81920
         ]
         assert shares == f"{min(found):.0%} to {max(found):.0%}"
         assert shares in text.replace("\n", " ")
 
 
-def shown_rows(page: str) -> list[list[str]]:
+def shown_rows(page):
     return [cells(row) for row in body(page) if " hidden" not in row.partition(">")[0]]
 
 
-@needs_browser
-@pytest.mark.slow
-def test_a_browser_opens_it_without_a_request_or_a_message(
-    folder: Path, site: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    address, asked = site
-    shutil.copy2(folder / "published.html", tmp_path)
-
-    assert browse(f"{address}/published.html", tmp_path / "profile") == []
-    assert asked == ["/published.html"]
-
-
 @pytest.mark.slow
 @needs_browser
-def test_a_link_into_it_filters_and_sorts_also_as_a_file(folder: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_table_opens_it_in_a_browser(folder, tmp_path):
+    slug = published_tables(everything())[40][0].slug
+
+    page, console = opened(f"{(folder / 'fidelity.html').as_uri()}#{slug}", tmp_path / "profile")
+
+    assert console == []
+    found = re.findall(r'<details class="table" open="">.*?<div id="(.*?)"', page, re.S)
+    assert found == [slug]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_link_into_it_filters_and_sorts_also_as_a_file(folder, tmp_path):
     chosen = "model=tft&gpu=NVIDIA+T4&scenario=offline&sort=-throughput+(samples/s)"
 
     page, console = opened(f"{(folder / 'published.html').as_uri()}#{chosen}", tmp_path / "profile")
@@ -779,8 +699,8 @@ frame.onload = () => {
 @needs_browser
 @pytest.mark.slow
 def test_its_fields_filter_its_headers_sort_and_the_address_says_what_is_chosen(
-    folder: Path, site: tuple[str, list[str]], tmp_path: Path
-) -> None:
+    folder, site, tmp_path
+):
     shutil.copy2(folder / "published.html", tmp_path)
     (tmp_path / "actions.html").write_text(ACTIONS)
 

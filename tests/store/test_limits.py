@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -52,7 +51,7 @@ OUTSIDE = IN_A_CONTAINER | {"own": "0::/../.."}
 
 
 @pytest.fixture(autouse=True)
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def host(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "GROUPS", tmp_path)
     monkeypatch.setattr(provenance, "CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("physical id\t: 0\n" * 16)
@@ -65,24 +64,20 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: HOST)
 
 
-def write(files: dict[str, str], folder: Path) -> None:
+def write(files, folder):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{text}\n")
 
 
 @pytest.mark.parametrize(("usable", "cores"), [({0, 8}, 1), ({0, 1}, 2), ({0, 1, 8, 9}, 2)])
-def test_hyper_threads_of_one_core_are_one_core(
-    usable: set[int], cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hyper_threads_of_one_core_are_one_core(usable, cores, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
     assert physical_cores() == cores
 
 
 @pytest.mark.parametrize("files", [VERSION_2, VERSION_1, IN_A_CONTAINER, OUTSIDE])
-def test_the_tightest_limit_of_all_groups_around_holds(
-    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tightest_limit_of_all_groups_around_holds(files, tmp_path, monkeypatch):
     write(files, tmp_path)
     assert core_quota() == 1.5
     assert usable_cores() == physical_cores() == 2
@@ -103,7 +98,7 @@ def test_the_tightest_limit_of_all_groups_around_holds(
         assert [os.environ[name] for name in THREADS[:2]] == ["2", "7"]  # the user's stays
 
 
-def test_cores_are_those_of_each_processor(tmp_path: Path) -> None:
+def test_cores_are_those_of_each_processor(tmp_path):
     (tmp_path / "cpuinfo").write_text("physical id\t: 0\nphysical id\t: 1\n" * 8)
 
     found = provenance.machine("CPU")
@@ -112,9 +107,7 @@ def test_cores_are_those_of_each_processor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["0::/", "4:cpu:/\n3:memory:/", None])
-def test_without_a_limit_the_host_counts(
-    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_limit_the_host_counts(own, tmp_path, monkeypatch):
     write({"cpu.max": "max 100000", "memory.max": "max"} | ({"own": own} if own else {}), tmp_path)
     assert core_quota() == inf
     assert usable_cores() == 16
@@ -128,37 +121,35 @@ def test_without_a_limit_the_host_counts(
         assert not set(THREADS) & set(os.environ)
 
 
-def test_without_statistics_all_that_is_used_counts(tmp_path: Path) -> None:
-    write({"own": "0::/", "memory.max": f"{4 * GB}", "memory.current": f"{3 * GB}"}, tmp_path)
+def test_without_statistics_all_that_is_used_counts_and_a_part_of_a_core_is_one(tmp_path):
+    memory = {"memory.max": f"{4 * GB}", "memory.current": f"{3 * GB}"}
+    write({"own": "0::/", "cpu.max": "20000 100000"} | memory, tmp_path)
     assert free_memory() == GB
-
-
-def test_a_part_of_a_core_is_one_core(tmp_path: Path) -> None:
-    write({"own": "0::/", "cpu.max": "20000 100000"}, tmp_path)
     assert usable_cores() == physical_cores() == 1
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "then", "said"),
-    [
-        (64, 300, 300, "no difference"),
-        (64, 4096, OPEN_FILES, "no difference"),
-        (2000, 4096, 2000, "no difference"),
-        (
-            *(64, 128, 128),
-            "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
-            "ulimit -n, or docker run --ulimit nofile=1024",
-        ),
-    ],
-)
-def test_the_limit_of_open_files_is_raised_or_named(
-    soft: int, hard: int, then: int, said: str
-) -> None:
-    code = (
-        "import sys; from resource import *; kind = RLIMIT_NOFILE\n"
-        f"setrlimit(kind, {soft, hard}); from helpers.__main__ import main\n"
-        f"main(['params', 'diff', *2 * [{str(ROOT / 'params/smoke.yaml')!r}]])\n"
-        "print(getrlimit(kind)[0])"
+FILES = """
+import os, sys
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from helpers.__main__ import main
+for soft, hard in ((64, 300), (64, 4096), (2000, 4096), (64, 128)):
+    if not os.fork():  # a hard limit cannot be raised again
+        setrlimit(RLIMIT_NOFILE, (soft, hard))
+        main(["params", "diff", sys.argv[1], sys.argv[1]])
+        print(getrlimit(RLIMIT_NOFILE)[0], flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_limit_of_open_files_is_raised_or_named():
+    command = [sys.executable, "-c", FILES, str(ROOT / "params/smoke.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    same = "no difference"
+    said = [same, "300", same, str(OPEN_FILES), same, "2000", "128"]
+    assert done.stdout.splitlines() == said
+    assert done.stderr == (
+        "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
+        "ulimit -n, or docker run --ulimit nofile=1024\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout + done.stderr).splitlines() in ([said, str(then)], [str(then), said])

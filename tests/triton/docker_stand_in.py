@@ -2,8 +2,7 @@
 
 A container is a process outside its client's session. The folder DOCKER_STAND_IN holds what the
 engine knows: `calls`, a line of JSON each; `images`, a name a line; `fault`, what goes wrong; and a
-file for each container. For Triton it starts a server that is always ready, or the real embedded
-one if the folder holds `real`.
+file for each container. For Triton it starts a server that is always ready.
 """
 
 import csv
@@ -36,16 +35,16 @@ SAYS = {
 }
 
 
-def text(name: str) -> str:
+def text(name):
     path = HERE / name
     return path.read_text() if path.exists() else ""
 
 
-def states() -> dict[Path, dict]:
+def states():
     return {path: json.loads(path.read_text()) for path in HERE.glob("*.container")}
 
 
-def alive(state: dict) -> bool:
+def alive(state):
     try:
         stat = Path(f"/proc/{state['pid']}/stat").read_text()
     except OSError:
@@ -53,30 +52,7 @@ def alive(state: dict) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def real_triton(mounts: dict[str, str], command: list[str], ports: dict[str, str]) -> list[str]:
-    """Spell the embedded server's command line for what the container was told."""
-    import shutil
-    import site
-
-    site.main()  # the interpreter was started without it, which is quicker
-    from helpers.triton import binaries, embedded
-
-    scratch = HERE / f"scratch-{os.getpid()}"
-    scratch.mkdir()
-    embedded.link_backend(scratch)
-    models = shutil.copytree(mounts.pop("/models"), scratch / "models")
-    for target, source in mounts.items():
-        shutil.copyfile(source, models / Path(target).relative_to("/models"))
-    flags = [f for f in command[1:] if not f.startswith("--model-repository")]
-    return [
-        *(str(binaries.wheel() / "bin/tritonserver"), *flags),
-        *(f"--model-repository={models}", f"--backend-directory={scratch}"),
-        *("--http-address=127.0.0.1", f"--http-port={ports['8000']}"),
-        *("--metrics-address=127.0.0.1", f"--metrics-port={ports['8002']}"),
-    ]
-
-
-def run(arguments: list[str]) -> int:
+def run(arguments):
     options = []
     while arguments[0].startswith("--"):
         options.append(arguments.pop(0))
@@ -97,12 +73,9 @@ def run(arguments: list[str]) -> int:
     if command[0] != "tritonserver":
         for target, source in mounts.items():
             command = [word.replace(target, source) for word in command]
-    elif (HERE / "real").exists():
-        command = real_triton(mounts, command, ports)
     else:
         command = [sys.executable, "-c", READY, ports["8000"], ports["8002"]]
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    child = subprocess.Popen(command, start_new_session=True, env=env)
+    child = subprocess.Popen(command, start_new_session=True)
     path = HERE / f"{name}.container"
     path.write_text(json.dumps({"name": name, "labels": labels, "pid": child.pid}))
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
@@ -111,7 +84,7 @@ def run(arguments: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     with (HERE / "calls").open("a") as calls:
         calls.write(json.dumps(arguments) + "\n")
     verb, *rest = arguments

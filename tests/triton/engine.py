@@ -15,7 +15,6 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import files
@@ -26,21 +25,18 @@ import pytest
 
 from helpers.triton.binaries import libraries, wheel
 from helpers.triton.embedded import UTILITIES, utilities
+from tests.conftest import wait_for
 
 READY_SECONDS = 60
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-LIBRARY = (
-    f"/usr/lib/python{PYTHON}"  # packages lie beside the standard library: the stub looks there
-)
+LIBRARY = f"/usr/lib/python{PYTHON}"  # packages lie beside it: the stub looks there
 SYSTEM = "/usr/lib/x86_64-linux-gnu"
 UNWANTED = {"__pycache__", "test", "tests", "site-packages", "idlelib", "ensurepip", "lib2to3"}
 
 
 @dataclass
 class Engine:
-    """A Docker engine: the address for the `docker` command; if it is ours, its folder, network and
-    process.
-    """
+    """A Docker engine and its address; if it is ours, its folder, network and process."""
 
     host: str
     folder: Path | None = None
@@ -48,7 +44,7 @@ class Engine:
     daemon: "subprocess.Popen[bytes] | None" = None
     images: list[str] = field(default_factory=list)
 
-    def docker(self, *arguments: str) -> str:
+    def docker(self, *arguments):
         done = subprocess.run(
             ["docker", *arguments],
             env={**os.environ, "DOCKER_HOST": self.host},
@@ -59,37 +55,29 @@ class Engine:
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr
         return done.stdout.strip()
 
-    def answers(self) -> bool:
+    def answers(self):
         with suppress(AssertionError, OSError, subprocess.TimeoutExpired):
             return bool(self.docker("version", "--format={{.Server.Version}}"))
         return False
 
-    def containers(self) -> list[str]:
-        """Names of all containers, running or not."""
+    def containers(self):
         return self.docker("ps", "--all", "--format={{.Names}}").split()
 
-    def start(self) -> None:
+    def start(self):
         """Start our own engine, or start it again after its end."""
-        assert self.folder is not None
         # a containerd that died with its engine counts as running for as long as nobody reaps it
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
         command = ["dockerd", f"--host={self.host}", f"--pidfile={self.folder}/pid"]
         command += [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
-        command += [f"--bridge={self.bridge}"]
         # containers need no way out, and this machine's rules are not ours to change
-        command += ["--iptables=false", "--ip6tables=false"]
+        command += [f"--bridge={self.bridge}", "--iptables=false", "--ip6tables=false"]
         with (self.folder / "log").open("ab") as log:
-            self.daemon = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        ends = time.monotonic() + READY_SECONDS
-        while not self.answers():
-            said = (self.folder / "log").read_text()[-500:]
-            assert self.daemon.poll() is None, said
-            assert time.monotonic() < ends, said
-            time.sleep(0.1)
+            files = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+            self.daemon = subprocess.Popen(command, start_new_session=True, **files)
+        wait_for(lambda: self.answers() or self.daemon.poll() is not None, READY_SECONDS)
+        assert self.daemon.poll() is None, (self.folder / "log").read_text()[-500:]
 
-    def stop(self) -> None:
+    def stop(self):
         """End our engine. One that was killed is started first: it ends what it left running."""
         if self.daemon and self.daemon.poll() is not None:
             self.start()
@@ -99,10 +87,8 @@ class Engine:
 
 
 @contextmanager
-def engine(own: bool = False) -> Iterator[Engine]:
-    """Give an engine for as long as the block lasts; nothing of it is left afterwards. With `own`,
-    one that answers already is not used.
-    """
+def engine(own=False):
+    """Yield an engine, with `own` a new one; remove all of it afterwards."""
     if not shutil.which("docker"):
         pytest.skip("docker: there is no docker command")
     found = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
@@ -132,22 +118,20 @@ def engine(own: bool = False) -> Iterator[Engine]:
         shutil.rmtree(folder)
 
 
-def unmount(folder: Path) -> None:
-    """Unmount what an engine leaves mounted: the host's network if a container had it, and its data
-    if it was killed.
-    """
+def unmount(folder):
+    """Unmount the network of the host that a container had, and the data of a killed engine."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in reversed(mounts):
         if mount.startswith(f"{folder}/"):
             subprocess.run(["umount", mount], check=True)
 
 
-def network(*words: str) -> None:
+def network(*words):
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def make_image(engine: Engine, *packages: str) -> str:
+def make_image(engine, *packages):
     """Import an image with the wheel's Triton and this Python with `packages`; return its name."""
     name = f"triton-notebooks-test:{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +148,7 @@ def make_image(engine: Engine, *packages: str) -> str:
     return name
 
 
-def write_image(path: Path, packages: Iterable[str]) -> None:
+def write_image(path, packages):
     """Write the files of an image as one tar, no name twice."""
     stub = wheel() / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
     source = path.with_name(UTILITIES)
@@ -182,10 +166,8 @@ def write_image(path: Path, packages: Iterable[str]) -> None:
     write_tar(path, found | modules | compiled(modules))
 
 
-def compiled(modules: dict[str, Path]) -> dict[str, Path]:
-    """Place what Python has compiled of an image's modules beside them, or every container would
-    compile them again.
-    """
+def compiled(modules):
+    """Place what Python has compiled of an image's modules, so that no container does it again."""
     found = {}
     for place, path in modules.items():
         if path.suffix == ".py" and (cache := Path(cache_from_source(str(path)))).exists():
@@ -193,7 +175,7 @@ def compiled(modules: dict[str, Path]) -> dict[str, Path]:
     return found
 
 
-def python_files(standard: str, site: str, packages: Iterable[str]) -> dict[str, Path]:
+def python_files(standard, site, packages):
     """Place the standard library and installed packages in an image's folders."""
     found = {}
     source = Path(sysconfig.get_path("stdlib"))
@@ -209,10 +191,9 @@ def python_files(standard: str, site: str, packages: Iterable[str]) -> dict[str,
     return found
 
 
-def write_tar(path: Path, found: dict[str, Path]) -> None:
+def write_tar(path, found):
     """Write files at their places in an image, with the libraries that they need."""
-    found = dict(found)
-    own = {each.name for each in found.values()}
+    found, own = dict(found), {each.name for each in found.values()}
     for name, library in needed(each for each in found.values() if is_binary(each)).items():
         if name.startswith("ld-linux"):
             found[f"/lib64/{name}"] = library
@@ -231,24 +212,21 @@ def write_tar(path: Path, found: dict[str, Path]) -> None:
             tar.add(each.resolve(), name.lstrip("/"), recursive=False, filter=readable)
 
 
-def readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def readable(entry):
     """Let every user read and run a file: Triton as root takes its stub's rights from others."""
     entry.mode = 0o755 if entry.mode & 0o100 else 0o644
     return entry
 
 
-def is_binary(path: Path) -> bool:
+def is_binary(path):
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
-def needed(binaries: Iterable[Path]) -> dict[str, Path]:
+def needed(binaries):
     """Find the shared libraries that `binaries` load, by their names."""
-    done = subprocess.run(
-        ["ldd", *map(str, binaries)],
-        env={**os.environ, "LD_LIBRARY_PATH": str(libraries())},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "LD_LIBRARY_PATH": str(libraries())}
+    command = ["ldd", *map(str, binaries)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     found = re.findall(r"(/\S+) \(0x", done.stdout)
     return {Path(each).name: Path(each) for each in found}

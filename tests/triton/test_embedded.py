@@ -10,26 +10,16 @@ import pytest
 from helpers.errors import ServerError
 from helpers.machine.checks import run_checks
 from helpers.triton import binaries, embedded
-from tests.triton.test_adapter import write_doubles
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARY = Path(str(sysconfig.get_config_var("LIBDIR")), f"lib{VERSION}.so.1.0")
-SESSION = """
-class Session:
-    def run(self, inputs):
-        (values,) = inputs.values()
-        return {"doubled": 2 * values}
-def load(path, threads, device):
-    return Session()
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LIBRARY.exists(), reason="this Python came without its library")
-def test_a_stub_is_this_interpreter_and_not_another_of_its_version(tmp_path: Path) -> None:
+def test_a_stub_is_this_interpreter_and_not_another_of_its_version(doubles, tmp_path):
     """The system may have an older one, or none: pyenv and conda keep theirs to themselves."""
-    repository = write_doubles(tmp_path / "repository", SESSION)
-    with embedded.serve(repository, log=tmp_path / "log") as server:
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
         server.ready()
         found = psutil.Process(server.processes[0]).children(recursive=True)
         (stub,) = [each for each in found if "triton_python_backend_stub" in each.exe()]
@@ -40,8 +30,8 @@ def test_a_stub_is_this_interpreter_and_not_another_of_its_version(tmp_path: Pat
 
 @pytest.mark.parametrize("on_the_system", [True, False])
 def test_a_python_without_its_library_takes_the_system_s_or_says_what_to_install(
-    on_the_system: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    on_the_system, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: str(tmp_path))
     monkeypatch.setattr(binaries, "SYSTEM_LIBRARIES", [str(tmp_path / "system")])
     library = tmp_path / f"system/lib{VERSION}.so.1.0"

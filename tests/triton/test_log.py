@@ -1,7 +1,6 @@
 """What an error says of a server's or a command's end."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
         ),
     ],
 )
-def test_an_exit_code_is_explained(code: int, words: str) -> None:
+def test_an_exit_code_is_explained(code, words):
     assert exit_reason(code) == words
 
 
@@ -64,6 +63,6 @@ def test_an_exit_code_is_explained(code: int, words: str) -> None:
         ),
     ],
 )
-def test_errors_come_first_and_noise_is_left_out(text: str, words: str, tmp_path: Path) -> None:
+def test_errors_come_first_and_noise_is_left_out(text, words, tmp_path):
     (tmp_path / "log").write_text(text)
     assert last_lines(tmp_path / "log") == words

@@ -4,15 +4,13 @@ import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from helpers.config import OfflineConfig, resolve
+from helpers.config import resolve
 from helpers.measure import analyzer, offline, sweep
 from helpers.measure.analyzer import LoadPoint
 from helpers.measure.runs import Runs
@@ -25,9 +23,7 @@ DOUBLES = Part("doubles", {"ids": IDS}, {"doubled": DOUBLED})
 SLEEP = 0.005  # seconds
 
 
-def test_the_identity_model_has_the_tensors_of_the_deployed_one_and_no_batcher(
-    doubles: Path, tmp_path: Path
-) -> None:
+def test_the_identity_model_has_the_tensors_of_the_deployed_one_and_no_batcher(doubles, tmp_path):
     name = noop.write(tmp_path, doubles, "doubles", DOUBLES, "cpu")
 
     text = (tmp_path / name / "config.pbtxt").read_text()
@@ -37,15 +33,11 @@ def test_the_identity_model_has_the_tensors_of_the_deployed_one_and_no_batcher(
     expected.name = name
     expected.parameters["file"].string_value = "identity.json"
     assert found == expected
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
-        "config.pbtxt",
-        "identity.json",
-        "model.py",
-        "runtime.py",
-    ]
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"config.pbtxt", "identity.json", "model.py", "runtime.py"}
 
 
-def test_it_answers_as_many_samples_as_it_was_asked_and_makes_no_array_twice() -> None:
+def test_it_answers_as_many_samples_as_it_was_asked_and_makes_no_array_twice():
     session = Identity("ids", 2, {"doubled": ("float16", [-1, 3])})
 
     first, second = (session.run({"ids": np.ones((5, 2))})["doubled"] for _ in range(2))
@@ -54,7 +46,7 @@ def test_it_answers_as_many_samples_as_it_was_asked_and_makes_no_array_twice() -
     assert second is first
 
 
-def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_path: Path) -> None:
+def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_path):
     deployed = tmp_path / "deployed/dlrm/configs"
     deployed.mkdir(parents=True)
     (deployed / "offline.pbtxt").write_text("""
@@ -68,14 +60,12 @@ def test_samples_that_lie_flat_are_counted_by_an_input_that_tells_how_many(tmp_p
     name = noop.write(tmp_path / "beside", tmp_path / "deployed", "dlrm", graph, "cpu")
 
     session = Identity(**json.loads((tmp_path / f"beside/{name}/1/identity.json").read_text()))
-    request: Any = {"EMB_KEY": np.zeros((1, 78)), "numerical_features": np.zeros((1, 39))}
+    request = {"EMB_KEY": np.zeros((1, 78)), "numerical_features": np.zeros((1, 39))}
     assert session.run(request)["DENSE_OUTPUT"].shape == (1, 3)
 
 
 @pytest.mark.slow
-def test_a_no_op_model_that_sleeps_has_that_much_more_latency(
-    doubles: Path, tmp_path: Path
-) -> None:
+def test_a_no_op_model_that_sleeps_has_that_much_more_latency(doubles, tmp_path):
     """So the column is the time of a request to that model, and nothing else."""
     beside = tmp_path / "beside"
     name = noop.write(beside, doubles, "doubles", DOUBLES, "cpu")
@@ -88,7 +78,6 @@ def test_a_no_op_model_that_sleeps_has_that_much_more_latency(
     (beside / "sleeps/1/runtime.py").write_text(slow)
     overrides = {"pairs": 2, "request_count": 5, "measurement_seconds": 0.1}
     config = resolve("resnet50", "perf_offline", overrides=overrides)
-    assert isinstance(config, OfflineConfig)
     config = config.model_copy(update={"model": "doubles"})
     batch = {"ids": np.ones((1, 2), np.int64)}
     rows = []
@@ -105,6 +94,5 @@ def test_a_no_op_model_that_sleeps_has_that_much_more_latency(
     plain, sleeping = (float(str(row["noop_latency_ms"])) for row in rows)
     assert plain < 1000 * SLEEP < sleeping
     assert 0.5 < (sleeping - plain) / (1000 * SLEEP) < 4  # others may use the cores
-    assert all(
-        set(row) == {"noop_latency_ms"} for row in rows
-    )  # no in-process baseline, so no residual overhead
+    # no in-process baseline, so no residual overhead
+    assert all(set(row) == {"noop_latency_ms"} for row in rows)

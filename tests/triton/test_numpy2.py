@@ -61,10 +61,9 @@ def test_text_is_refused_in_one_line_and_the_server_goes_on(tmp_path):
     write_model(tmp_path / "models", "STRING", [2])
     write_model(tmp_path / "models", "FP32", [2])
 
+    why = "Text tensors need numpy 1. Set server.kind to docker"
     with embedded.serve(tmp_path / "models", log=tmp_path / "log") as server:
-        with pytest.raises(
-            ServerError, match="Text tensors need numpy 1. Set server.kind to docker"
-        ):
+        with pytest.raises(ServerError, match=why):
             server.infer("STRING", {"x": np.array([b"a", b"bc"], object)})
         answer = server.infer("FP32", {"x": np.array([1, 2], np.float32)})
 

@@ -24,7 +24,7 @@ def mapped():
 """
 
 
-def said(code: str, **settings: str) -> str:
+def said(code, **settings):
     """Run code in a process that was started with these settings only."""
     env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     command = [sys.executable, "-c", f"from helpers.triton.process import *\n{code}"]
@@ -32,15 +32,12 @@ def said(code: str, **settings: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_process_that_was_started_without_the_settings_gets_them() -> None:
+@pytest.mark.parametrize(("settings", "before"), [({}, 1), (SETTINGS, 0)])
+def test_a_process_has_the_settings_however_it_was_started(settings, before):
     """16 MB are mapped anew for each array, until malloc is told to keep them."""
     code = f"{HELD}print(mapped(), repr(apply_settings()), mapped(), os.environ['OMP_WAIT_POLICY'])"
 
-    assert said(code) == "1 '' 0 PASSIVE"
-
-
-def test_a_process_that_was_started_with_them_is_left_alone() -> None:
-    assert said(f"{HELD}print(mapped(), repr(apply_settings()))", **SETTINGS) == "0 ''"
+    assert said(code, **settings) == f"{before} '' 0 PASSIVE"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +55,8 @@ def test_a_process_that_was_started_with_them_is_left_alone() -> None:
         (OPENMP | {SPIN: "7"}, ""),
     ],
 )
-def test_openmp_that_was_loaded_before_keeps_its_own(told: dict[str, str], reason: str) -> None:
-    spec = find_spec("torch")
-    assert spec
-    assert spec.origin
-    library = Path(spec.origin).parent / "lib/libgomp.so.1"
+def test_openmp_that_was_loaded_before_keeps_its_own(told, reason):
+    library = Path(find_spec("torch").origin).parent / "lib/libgomp.so.1"
     code = f"ctypes.CDLL({str(library)!r})\nprint(apply_settings())"
 
     assert said(code, **told) == reason

@@ -1,6 +1,5 @@
 """The embedded Triton with a small model: loading, batching, counting, refusing, and its end."""
 
-import ast
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,13 +22,12 @@ from urllib.request import Request, urlopen
 import numpy as np
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.errors import MeasurementError, ServerError
 from helpers.measure import analyzer
 from helpers.triton import embedded
 from helpers.triton.server import Server, reserved_ports
-from tests.conftest import Project, free_ports, processes, run_time_code, wait_for
+from tests.conftest import free_ports, processes, wait_for
 from tests.dummy import Points, weights
 from tests.triton.conftest import SESSION, write_doubles
 from tests.triton.test_client import answer_to_client
@@ -38,69 +36,51 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server(doubles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(doubles, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
     with embedded.serve(doubles, log=log) as started:
         yield started
 
 
-def ids(count: int, number: int = 1) -> np.ndarray:
+def ids(count, number=1):
     return np.full((count, 2), number, np.int64)
 
 
-def ask_at_once(server: Server, requests: list[np.ndarray]) -> list[str]:
-    """Send the requests at the same time; return each one's answer, or error, in words."""
-    answers = [""] * len(requests)
-    barrier = threading.Barrier(len(requests))
+def ask_at_once(server, numbers):
+    """Send a request with each number at the same time; return each one's answer or error."""
+    barrier = threading.Barrier(len(numbers))
 
-    def ask(turn: int) -> None:
+    def ask(number):
         barrier.wait()
         try:
-            answers[turn] = str(
-                server.infer("doubles", {"ids": requests[turn]})["doubled"].tolist()
-            )
+            return server.infer("doubles", {"ids": ids(1, number)})["doubled"].tolist()
         except ServerError as error:
-            answers[turn] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=ask, args=(turn,)) for turn in range(len(requests))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        return list(threads.map(ask, numbers))
 
 
-def counts_of(server: Server, samples: int) -> dict[str, int]:
+def counts_of(server, samples):
     """Triton's statistics with this number of samples: it counts them after it has answered."""
 
-    def found() -> dict[str, int]:
+    def found():
         counts = server.statistics("doubles")
         return counts if counts["inference_count"] >= samples else {}
 
-    counts: dict[str, int] = wait_for(found, 10)
+    counts = wait_for(found, 10)
     assert counts["inference_count"] == samples
     return counts
 
 
-def test_every_answer_belongs_to_its_own_request_when_requests_are_batched(server: Server) -> None:
-    before = server.statistics("doubles")
-    sizes = [1 + number % 3 for number in range(40)]
-    answers = ask_at_once(server, [ids(size, number) for number, size in enumerate(sizes)])
-    assert answers == [str([[2 * number] * 2] * size) for number, size in enumerate(sizes)]
-    after = counts_of(server, before["inference_count"] + sum(sizes))
-    assert after["execution_count"] - before["execution_count"] < 40
-
-
-def batches_of(sizes: list[int]) -> list[dict[str, np.ndarray]]:
+def batches_of(sizes):
     """Requests of these sizes, with ids that count on from the first sample to the last."""
     numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     return [{"ids": np.stack([each, each], axis=1)} for each in numbers]
 
 
 @pytest.mark.parametrize("clients", [1, 4])
-def test_answers_to_many_clients_come_back_in_the_order_of_the_samples(
-    clients: int, server: Server
-) -> None:
+def test_answers_to_many_clients_come_back_in_the_order_of_the_samples(clients, server):
     before = server.statistics("doubles")
     sizes = [1 + number % 3 for number in range(40)]
     answers = server.infer_all("doubles", iter(batches_of(sizes)), clients)
@@ -110,35 +90,29 @@ def test_answers_to_many_clients_come_back_in_the_order_of_the_samples(
     assert executions == 40 if clients == 1 else executions < 40
 
 
-def test_a_request_that_is_refused_names_its_samples_and_ends_the_others(server: Server) -> None:
-    def batches() -> Iterator[dict[str, np.ndarray]]:
+def test_a_request_that_is_refused_names_its_samples_and_ends_the_others(server):
+    def batches():
         for number in range(1000):
             asked.append(number)
             yield {"ids": ids(2, -1 if number == 3 else number)}
 
-    asked: list[int] = []
+    asked = []
     with pytest.raises(ServerError, match=r"with samples 6 to 7: .* no such id"):
         server.infer_all("doubles", batches(), 4)
     assert len(asked) < 50
 
 
-def test_a_sample_without_an_answer_is_one_line_with_its_number(tmp_path: Path) -> None:
+def test_a_sample_without_an_answer_is_one_line_with_its_number(server):
     """Triton passes on an output that has fewer rows than the request."""
-    session = SESSION.replace("2 * ids", "2 * ids[: 2 - (4 in ids)]")
-    repository = write_doubles(tmp_path / "repository", session)
-    with (
-        embedded.serve(repository, log=tmp_path / "log") as server,
-        pytest.raises(ServerError) as raised,
-    ):
-        server.infer_all("doubles", batches_of([2, 2, 2]))
+    batches = [{"ids": ids(2, number)} for number in (1, 2, 10**6)]
+    with pytest.raises(ServerError) as raised:
+        server.infer_all("doubles", batches)
     assert str(raised.value) == (
         "sample 5 has no response: Triton sent 1 values of doubled for samples 4 to 5"
     )
 
 
-def test_a_server_that_is_ready_answers_for_its_metrics_too(
-    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_ready_answers_for_its_metrics_too(doubles, tmp_path, monkeypatch):
     """Triton listens for them a moment after its models are ready, which nobody may fall into."""
     at_once = partialmethod(Server.wait_until_ready, pause_seconds=0.0001)
     monkeypatch.setattr(Server, "wait_until_ready", at_once)
@@ -146,18 +120,12 @@ def test_a_server_that_is_ready_answers_for_its_metrics_too(
         assert "nv_inference_count" in server.metrics()
 
 
-def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> None:
+def test_metrics_and_statistics_count_the_same_inferences(server):
     before = server.statistics("doubles")["inference_count"]
     server.infer("doubles", {"ids": ids(4)})
     counts = counts_of(server, before + 4)
-    families = text_string_to_metric_families(server.metrics())
-    (counted,) = (
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == "nv_inference_count_total" or sample.name == "nv_inference_count"
-    )
-    assert counted == float(counts["inference_count"])
+    counted = server.counters("nv_inference_count")
+    assert counted == {"nv_inference_count": counts["inference_count"]}
 
 
 @pytest.mark.parametrize(
@@ -169,9 +137,7 @@ def test_metrics_and_statistics_count_the_same_inferences(server: Server) -> Non
         ({"ids": ids(9)}, "batch-size must be <= 8"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_the_server_goes_on(
-    server: Server, inputs: dict[str, np.ndarray], words: str
-) -> None:
+def test_a_wrong_request_is_one_line_and_the_server_goes_on(server, inputs, words):
     with pytest.raises(ServerError) as raised:
         server.infer("doubles", inputs)
     assert words in str(raised.value)
@@ -179,7 +145,7 @@ def test_a_wrong_request_is_one_line_and_the_server_goes_on(
     assert server.is_ready("doubles")
 
 
-def test_it_listens_on_loopback_only(server: Server) -> None:
+def test_it_listens_on_loopback_only(server):
     ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {int(f[1][9:], 16): f[1][:8] for f in lines if f[3] == "0A"}
@@ -188,18 +154,20 @@ def test_it_listens_on_loopback_only(server: Server) -> None:
     assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
 
 
-def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_path: Path) -> None:
+def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_path):
     broken = SESSION.replace("return Session()", "raise OSError('no such weights')")
     repository = write_doubles(tmp_path / "broken", broken)
+    entered = []
     with pytest.raises(ServerError) as raised, embedded.serve(repository, log=tmp_path / "log"):
-        pass
+        entered.append(True)
+    assert entered
     assert str(raised.value).startswith("Triton ended while it started: it failed (exit code 1): E")
     assert "OSError: no such weights" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not processes(str(tmp_path))
 
 
-def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path: Path) -> None:
+def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path):
     """A machine that is busy for a moment makes a request take longer than those before it."""
     slow = SESSION.replace("(ids,) =", "__import__('time').sleep(0.7); (ids,) =")
     repository = write_doubles(tmp_path / "slow", slow)
@@ -213,15 +181,13 @@ def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path: Path) -> Non
     assert ((requests[:, 1] - requests[:, 0]) / 1e9 > 0.7).all()
 
 
-def test_a_run_that_finds_no_statistics_is_repeated(
-    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_finds_no_statistics_is_repeated(server, monkeypatch):
     """perf_analyzer does this now and then where there are too few cores, and not when asked to:
     the first run here is made up. A real run after it may do it too.
     """
-    perform, intervals = analyzer._perform, list[int]()
+    perform, intervals = analyzer._perform, []
 
-    def perform_twice(point: analyzer.LoadPoint, server: Server, folder: Path) -> int | None:
+    def perform_twice(point, server, folder):
         intervals.append(point.interval_ms)
         if len(intervals) > 1:
             return perform(point, server, folder)
@@ -229,30 +195,19 @@ def test_a_run_that_finds_no_statistics_is_repeated(
         return 99
 
     monkeypatch.setattr(analyzer, "_perform", perform_twice)
-    with (
-        embedded.serve(doubles, log=tmp_path / "log") as server,
-        analyzer.input_data({"ids": ids(2)}) as data,
-    ):
-        assert server.url  # waits
+    with analyzer.input_data({"ids": ids(2)}) as data:
         window = analyzer.run(analyzer.LoadPoint("doubles", data, [], interval_ms=100), server)
     assert len(intervals) > 1
     assert intervals == [100 * 2**attempt for attempt in range(len(intervals))]
     assert window.counted
 
 
-def regions_of(process: int) -> set[str]:
+def regions_of(process):
     """The shared memory of the servers that a process started."""
     return {name for name in os.listdir("/dev/shm") if f".{process}." in name}
 
 
-def test_the_block_begins_while_the_server_starts(doubles: Path, tmp_path: Path) -> None:
-    with embedded.serve(doubles, log=tmp_path / "log") as server:
-        assert not server.is_live()
-        assert server.url == server.address  # waits
-        assert server.is_live()
-
-
-def test_a_server_that_is_slow_to_answer_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_slow_to_answer_has_not_ended(monkeypatch):
     answers = iter([False, False, True])
     monkeypatch.setattr("helpers.triton.server._answers", lambda _: next(answers))
     server = Server("", "", Path())
@@ -261,7 +216,7 @@ def test_a_server_that_is_slow_to_answer_has_not_ended(monkeypatch: pytest.Monke
     assert server.is_live(10)
 
 
-def test_how_a_server_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_server_ended_is_waited_for(monkeypatch):
     """It refuses connections at once; its guard ends when all of its processes have."""
     ends = iter(["", "", "it was killed"])
     monkeypatch.setattr("helpers.triton.server._answers", lambda _: False)
@@ -271,22 +226,12 @@ def test_how_a_server_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert server.end() == "it was killed"
 
 
-def test_a_server_that_nobody_asked_is_known_to_have_started(tmp_path: Path) -> None:
-    (tmp_path / "models/wrong").mkdir(parents=True)
-    (tmp_path / "models/wrong/config.pbtxt").write_text('name: "wrong" backend: "none"')
-    entered = []
-    with (
-        pytest.raises(ServerError, match="Triton ended while it started"),
-        embedded.serve(tmp_path / "models", log=tmp_path / "log"),
-    ):
-        entered.append(True)
-    assert entered
-
-
-def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> None:
+def test_the_block_begins_while_the_server_starts_and_its_end_leaves_nothing(doubles, tmp_path):
     before = regions_of(os.getpid())
     with embedded.serve(doubles, log=tmp_path / "log") as started:
-        started.ready()
+        assert not started.is_live()
+        assert started.url == started.address  # waits
+        assert started.is_live()
         assert regions_of(os.getpid()) > before
         pids = processes(f"--http-port={started.url.rpartition(':')[2]}")
         assert len(pids) == 2  # the server and its supervisor
@@ -294,15 +239,10 @@ def test_the_end_of_the_block_leaves_nothing(doubles: Path, tmp_path: Path) -> N
     assert regions_of(os.getpid()) == before
 
 
-def test_a_repository_carried_away_is_served_without_this_package(
-    finished: Project, tmp_path: Path
-) -> None:
+def test_a_repository_carried_away_is_served_without_this_package(finished, tmp_path):
     made = sorted((finished.target / "artifacts").glob("dummy-deploy-*"))
     repository = next(path for path in made if (path / "dummy/1/model.onnx").exists())
     shutil.copytree(repository, tmp_path / "away")
-    assert not [p for p in (tmp_path / "away").rglob("*") if p.is_symlink()]
-    texts = [ast.unparse(run_time_code(p)) for p in (tmp_path / "away").rglob("*.py")]
-    assert not any("import helpers" in text or "from helpers" in text for text in texts)
     with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
         printed = answer_to_client(tmp_path / "away", started.url, tmp_path / "elsewhere")
         x = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
@@ -315,20 +255,20 @@ def test_a_repository_carried_away_is_served_without_this_package(
     np.testing.assert_allclose(found, Points(data).x[0] @ weights().T, rtol=1e-4, atol=1e-6)
 
 
-def test_a_bad_request_fails_alone_and_the_server_goes_on(doubles: Path, tmp_path: Path) -> None:
-    requests = [ids(1, number) for number in (1, 2, -3, 4, 5, -6)]
+def test_a_bad_request_fails_alone_and_the_server_goes_on(server):
     refused = "Triton rejected the request: IndexError: no such id"
-    with embedded.serve(doubles, log=tmp_path / "log") as server:
-        for _ in range(5):
-            assert ask_at_once(server, requests) == [
-                *("[[2, 2]]", "[[4, 4]]", refused, "[[8, 8]]", "[[10, 10]]", refused)
-            ]
-        counts = server.statistics("doubles")
-        assert counts["execution_count"] < counts["inference_count"]  # there were batches
-        assert server.is_alive()
+    before = server.statistics("doubles")
+    for _ in range(5):
+        found = ask_at_once(server, [1, 2, -3, 4, 5, -6])
+        assert found == [[[2, 2]], [[4, 4]], refused, [[8, 8]], [[10, 10]], refused]
+    after = server.statistics("doubles")
+    names = ("inference_count", "execution_count")
+    samples, executions = (after[name] - before[name] for name in names)
+    assert executions < samples  # there were batches
+    assert server.is_alive()
 
 
-def post(url: str, content: bytes) -> int:
+def post(url, content):
     """Send what a web page of any origin may send; return the status."""
     headers = {"Content-Type": "text/plain", "Origin": "http://somewhere.example"}
     try:
@@ -338,22 +278,19 @@ def post(url: str, content: bytes) -> int:
         return error.code
 
 
-def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(
-    doubles: Path, tmp_path: Path
-) -> None:
+def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(server, tmp_path):
     mark = tmp_path / "executed"
     code = b64encode(f"open({str(mark)!r}, 'w')\nclass TritonPythonModel: pass\n".encode())
     evil = {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": code.decode()}}
-    with embedded.serve(doubles, log=tmp_path / "log") as server:
-        repository = f"{server.url}/v2/repository/models"
-        assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
-        assert post(f"{repository}/doubles/load", b"{}") >= 400
-        assert post(f"{repository}/doubles/unload", b"{}") >= 400
-        assert server.infer("doubles", {"ids": ids(1)})
+    repository = f"{server.url}/v2/repository/models"
+    assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
+    assert post(f"{repository}/doubles/load", b"{}") >= 400
+    assert post(f"{repository}/doubles/unload", b"{}") >= 400
+    assert server.infer("doubles", {"ids": ids(1)})
     assert not mark.exists()
 
 
-def measure(server: Server) -> int:
+def measure(server):
     """Load the server with perf_analyzer over shared memory; return how many requests it saw."""
     samples = {"ids": np.array([[number, 2] for number in range(3)])}
     regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
@@ -364,7 +301,7 @@ def measure(server: Server) -> int:
         return len(analyzer.run(point, server).requests)
 
 
-def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> None:
+def test_no_connection_can_take_the_port_that_a_server_is_about_to_open():
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
 
     drawn = free_ports(500)
@@ -373,7 +310,7 @@ def test_no_connection_can_take_the_port_that_a_server_is_about_to_open() -> Non
     assert not [port for port in drawn if first <= port <= last]
 
 
-def test_a_reserved_port_is_drawn_by_nobody_else_and_the_server_can_listen() -> None:
+def test_a_reserved_port_is_drawn_by_nobody_else_and_the_server_can_listen():
     with reserved_ports(0) as (port,), socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
@@ -394,9 +331,7 @@ print(server.infer("doubles", {"ids": np.array([[1, 2]])})["doubled"])
 """
 
 
-def test_a_proxy_in_the_environment_changes_nothing(
-    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_in_the_environment_changes_nothing(doubles, tmp_path, monkeypatch):
     (port,) = free_ports(1)  # nobody listens there
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
@@ -412,14 +347,9 @@ def test_a_proxy_in_the_environment_changes_nothing(
         assert measure(server) > 10
 
 
-@pytest.mark.parametrize(
-    "name", ["a space", 'it\'s "quoted"', "$(touch executed)", "`touch executed`;&", "größer€"]
-)
 @pytest.mark.usefixtures("nothing_left")
-def test_no_character_of_a_path_reaches_a_shell(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / name
+def test_no_character_of_a_path_reaches_a_shell(tmp_path, monkeypatch):
+    folder = tmp_path / 'it\'s a "quoted" $(touch executed)`touch executed`;& größer€'
     (folder / "tmp").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
@@ -432,29 +362,26 @@ def test_no_character_of_a_path_reaches_a_shell(
     assert list((folder / "tmp").iterdir()) == []
 
 
-def stub_of(server: Server) -> int:
-    """The process of the Python backend that runs the model."""
-    (supervisor,) = server.processes
-    (triton,) = psutil.Process(supervisor).children()
+def family(number):
+    """The supervisor with this number, its Triton, and the Python backend's process of a model."""
+    supervisor = psutil.Process(number)
+    (triton,) = supervisor.children()
     (stub,) = triton.children()
-    return stub.pid
+    return supervisor, triton, stub
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(
-    doubles: Path, tmp_path: Path
-) -> None:
-    for _ in range(3):
-        with embedded.serve(doubles, log=tmp_path / "log") as server:
-            server.ready()
-            stub = stub_of(server)
-            os.kill(stub, signal.SIGSTOP)  # it cannot clear up by itself
-            os.kill(server.processes[0], signal.SIGKILL)
-            wait_for(lambda: not server.is_alive(), 10)
-            assert server.end() == (
-                "it was killed by signal 9 (SIGKILL), by another process or because memory ran out"
-            )
-        assert stub not in processes("/doubles/1/model.py")
+def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(doubles, tmp_path):
+    with embedded.serve(doubles, log=tmp_path / "log") as server:
+        server.ready()
+        supervisor, _, stub = family(server.processes[0])
+        stub.suspend()  # it cannot clear up by itself
+        supervisor.kill()
+        wait_for(lambda: not server.is_alive(), 10)
+        assert server.end() == (
+            "it was killed by signal 9 (SIGKILL), by another process or because memory ran out"
+        )
+    assert stub.pid not in processes("/doubles/1/model.py")
 
 
 OWNER = """
@@ -470,19 +397,16 @@ with embedded.serve(Path(sys.argv[1]), log=Path(sys.argv[2])) as server:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
-    doubles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    doubles, tmp_path, monkeypatch
+):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     command = [sys.executable, "-c", OWNER, str(doubles), str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
-        assert started.stdout
-        supervisor = int(started.stdout.readline())
-        triton = psutil.Process(supervisor).children()[0]
-        stub = triton.children()[0]
-        for pid, number in ((stub.pid, signal.SIGSTOP), (supervisor, signal.SIGKILL)):
-            os.kill(pid, number)
+        supervisor, triton, stub = family(int(started.stdout.readline()))
+        stub.suspend()
+        supervisor.kill()
         wait_for(lambda: not triton.is_running())
         assert regions_of(started.pid)  # while their owner lives nobody removes them
         started.kill()
@@ -493,37 +417,32 @@ def test_the_next_run_removes_what_a_run_left_whose_processes_were_all_killed(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds: float, tmp_path: Path) -> None:
+def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds, tmp_path):
     """Triton itself notices it only if the stub was about to load the model."""
     slow = SESSION.replace("return Session()", "import time; time.sleep(99)")
     repository = write_doubles(tmp_path / "repository", slow)
 
-    def stubs() -> set[int]:
+    def stubs():
         return set(processes("python_backend_stub ", "/doubles/1/model.py", f".{os.getpid()}."))
 
-    def kill() -> None:
+    def kill():
         new = wait_for(lambda: stubs() - others, 30)
         time.sleep(seconds)
         os.kill(min(new), signal.SIGKILL)
 
     others = stubs()
-
     killer = threading.Thread(target=kill)
     killer.start()
-    started = time.monotonic()
     with (
         pytest.raises(ServerError, match="Triton ended while it started: .") as raised,
         embedded.serve(repository, log=tmp_path / "log"),
     ):
         pass
     killer.join()
-    assert time.monotonic() - started < 20
     assert "\n" not in str(raised.value)
 
 
-def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
-    doubles: Path, tmp_path: Path
-) -> None:
+def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(doubles, tmp_path):
     shape = {"name": "ids", "shape": [10**9, 3, 224, 224], "datatype": "INT64", "data": [1]}
     with embedded.serve(doubles, log=tmp_path / "log") as server:
         with suppress(OSError):
@@ -536,14 +455,14 @@ def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(
     assert "\n" not in str(raised.value)
 
 
-def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles: Path, tmp_path: Path) -> None:
+def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles, tmp_path):
     """Its region of the output has no number in its name."""
 
-    def regions() -> list[str]:
+    def regions():
         names = ("ids", "doubled")
         return [name for name in os.listdir("/dev/shm") if name.startswith(names)]
 
-    def kill(url: str) -> None:
+    def kill(url):
         wait_for(lambda: "doubled" in regions())
         for pid in processes("perf_analyzer", f"-u {url}"):
             os.kill(pid, signal.SIGKILL)  # its supervisor too
@@ -558,10 +477,9 @@ def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_serve_command_says_why_its_server_ended(finished: Project) -> None:
+def test_the_serve_command_says_why_its_server_ended(finished):
     command = ("serve", "params/dummy.yaml", "--model", "dummy", "--experiment", "onnx-fp32")
     with finished.start(*command) as started:
-        assert started.stdout
         address = started.stdout.readline().partition("http://")[2].partition(";")[0]
         port = address.rpartition(":")[2]
         (triton,) = [
@@ -574,5 +492,5 @@ def test_the_serve_command_says_why_its_server_ended(finished: Project) -> None:
     assert "Triton ended: it was killed by signal 6 (SIGABRT): " in line
 
 
-def cmdline(process: int) -> str:
+def cmdline(process):
     return Path(f"/proc/{process}/cmdline").read_text()

@@ -1,24 +1,21 @@
 """What Triton counts under load, as the deploy notebook shows it."""
 
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
 
 from helpers.config import resolve
 from helpers.triton import count_requests, serving
 
 
-def counted(requests: int, samples: int, executions: int) -> dict[str, Any]:
+def counted(requests, samples, executions):
     success = {"inference_stats": {"success": {"count": requests, "ns": 1}}}
     return success | {"inference_count": samples, "execution_count": executions}
 
 
-def test_the_average_batch_is_of_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_average_batch_is_of_the_block_alone(monkeypatch):
     monkeypatch.setattr(serving, "COUNTED_SECONDS", 0)
     counts = iter([counted(3, 5, 4), counted(11, 29, 10)])
-    server: Any = SimpleNamespace(statistics=lambda _: next(counts))
-    config: Any = resolve("resnet50", "deploy")
+    server = SimpleNamespace(statistics=lambda _: next(counts))
+    config = resolve("resnet50", "deploy")
 
     with count_requests(config, server) as rows:
         assert rows == []
@@ -27,10 +24,10 @@ def test_the_average_batch_is_of_the_block_alone(monkeypatch: pytest.MonkeyPatch
     assert rows == [{"model": "resnet50", **expected}]
 
 
-def test_each_part_of_an_ensemble_has_its_own_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_of_an_ensemble_has_its_own_batches(monkeypatch):
     monkeypatch.setattr(serving, "COUNTED_SECONDS", 0)
-    server: Any = SimpleNamespace(statistics=lambda _: counted(0, 0, 0))
-    config: Any = resolve("dlrm", "deploy")
+    server = SimpleNamespace(statistics=lambda _: counted(0, 0, 0))
+    config = resolve("dlrm", "deploy")
 
     with count_requests(config, server) as rows:
         pass

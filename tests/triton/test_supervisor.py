@@ -6,8 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +24,7 @@ SHM = Path("/dev/shm")
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
+def name():
     """A name for a region that nobody else uses."""
     chosen = f"sweep-{os.getpid()}_0"
     yield chosen
@@ -35,9 +33,7 @@ def name() -> Iterator[str]:
 
 
 @contextmanager
-def guarded(
-    tmp_path: Path, code: str, shm_patterns: tuple[str, ...] = (), at_once: bool = False
-) -> Iterator["subprocess.Popen[bytes]"]:
+def guarded(tmp_path, code, shm_patterns=(), at_once=False):
     command = [sys.executable, "-c", code]
     with (
         (tmp_path / "log").open("wb") as log,
@@ -46,7 +42,7 @@ def guarded(
         yield it
 
 
-def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
+def test_a_stale_region_is_swept_and_one_in_use_is_not(name):
     stale, used, other = SHM / f"{name}_1", SHM / f"{name}_2", SHM / f"{name}-other"
     for path in (stale, used, other):
         path.write_bytes(b"x" * 4096)
@@ -57,7 +53,7 @@ def test_a_stale_region_is_swept_and_one_in_use_is_not(name: str) -> None:
     assert (used.exists(), other.exists()) == (False, True)
 
 
-def test_what_another_user_left_is_not_swept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_user_left_is_not_swept(name, monkeypatch):
     region = SHM / f"{name}_1"
     region.write_bytes(b"x")
     with monkeypatch.context() as patch:
@@ -68,25 +64,28 @@ def test_what_another_user_left_is_not_swept(name: str, monkeypatch: pytest.Monk
     assert not region.exists()
 
 
-def test_a_process_is_found_whatever_its_name_is() -> None:
+def started(*code):
+    """Start Python in a session of its own, with pipes."""
+    command = [sys.executable, "-c", *code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, start_new_session=True, text=True, **pipes)
+
+
+def test_a_process_is_found_whatever_its_name_is():
     """The kernel cuts a name off after 15 bytes, within a character too."""
     code = "import ctypes\nctypes.CDLL(None).prctl(15, b'gr\\xc3')\nprint(flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as named:
-        assert named.stdout
+    with started(code) as named:
         named.stdout.readline()
         assert processes_in_session(named.pid) == [named.pid]
         shared_memory_users(servers=False)
-        named.communicate(b"\n")
+        named.communicate("\n")
 
 
-def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -> None:
+def test_killed_servers_leave_no_folder_for_their_environments(tmp_path):
     """Triton's Python backend makes it, whatever TMPDIR is, and removes it if it ends by itself:
     with an abort, if the folder has gone. The names are this test's: servers of others are alive.
     """
-    prefix = (
-        f"test_env{os.getpid()}_"  # supervisors of other tests remove what is called python_env_
-    )
+    prefix = f"test_env{os.getpid()}_"
     backend = tmp_path / "libtriton_test.so"
     backend.write_bytes(b"x" * 4096)
     supervisor = (
@@ -98,21 +97,13 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -
         f"import mmap, os, tempfile\nheld = mmap.mmap(os.open({str(backend)!r}, os.O_RDWR), 0)\n"
         f"print(tempfile.mkdtemp(prefix={prefix!r}, dir='/tmp'), flush=True)\n"
     )
-
-    def start(ending: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", supervisor, server + ending]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen(command, start_new_session=True, text=True, **pipes)
-
     full = Path(f"/tmp/{prefix}full")
     full.mkdir()
     (full / "file").touch()
     try:
-        with start("import time; time.sleep(99)") as living:
-            assert living.stdout
+        with started(supervisor, server + "import time; time.sleep(99)") as living:
             of_living = Path(living.stdout.readline().strip())
-            with start("os.kill(os.getpid(), 9)") as killed:
-                assert killed.stdout
+            with started(supervisor, server + "os.kill(os.getpid(), 9)") as killed:
                 of_killed = Path(killed.stdout.readline().strip())
             assert [of_living.name[: len(prefix)], of_killed.name[: len(prefix)]] == [prefix] * 2
             assert [of_living.is_dir(), of_killed.is_dir()] == [True, True]
@@ -123,46 +114,58 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path: Path) -
             shutil.rmtree(folder)
 
 
-def test_a_session_that_was_killed_uses_its_memory_no_more() -> None:
+def test_a_session_that_was_killed_uses_its_memory_no_more():
     """A large process takes a moment to die; while it does, its regions would not be swept."""
-    code = "held = bytearray(b'x') * (512 << 20); print(flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as large:
-        assert large.stdout
+    with started("held = bytearray(b'x') * (512 << 20); print(flush=True); input()") as large:
         large.stdout.readline()
         kill_session(large.pid, 0)
         assert processes_in_session(large.pid) == []
 
 
-def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
+def test_the_exit_code_is_the_commands(tmp_path):
     for code, expected in (("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)):
         with guarded(tmp_path, code) as started:
             started.wait()
         assert started.returncode == expected
 
 
+FAMILY = """
+import pathlib, signal, subprocess, sys, time
+folder, region, seconds = pathlib.Path({folder!r}), pathlib.Path({region!r}), {seconds}
+def end(*_):
+    (folder / "asked").touch()
+    sys.exit(128 + signal.SIGTERM)
+signal.signal(signal.SIGTERM, end)
+region.write_text("x")
+code = f"import time; time.sleep({{seconds}})"
+child = subprocess.Popen([sys.executable, "-c", code])
+(folder / "made").touch()
+time.sleep(99)
+"""
+
+
+@contextmanager
+def family(folder, name, seconds, at_once=False):
+    """Run a command that has a child, which sleeps for so long, and a region."""
+    code = FAMILY.format(folder=str(folder), region=str(SHM / name), seconds=seconds)
+    with guarded(folder, code, (f"{name}*",), at_once) as started:
+        wait_for((folder / "made").exists)
+        yield started
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True])
-def test_stopping_ends_the_command_what_it_started_and_its_regions(
-    tmp_path: Path, name: str, at_once: bool
-) -> None:
-    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if at_once else ""
-    code = ignoring + (
-        "import subprocess, sys, pathlib, time;"
-        f"pathlib.Path('/dev/shm/{name}').write_text('x');"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']);"
-        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
-    )
-    with guarded(tmp_path, code, (f"{name}*",), at_once) as started:
-        pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-        stopped = time.monotonic()
-    assert time.monotonic() - stopped < 2 or not at_once
+def test_stopping_ends_the_command_what_it_started_and_its_regions(tmp_path, name, at_once):
+    seconds = 96.7 if at_once else 96.8
+    with family(tmp_path, name, seconds, at_once) as started:
+        assert (SHM / name).exists()
+    assert (tmp_path / "asked").exists() is not at_once
     assert started.returncode == 128 + (signal.SIGKILL if at_once else signal.SIGTERM)
-    assert not processes(str(tmp_path)) + [p for p in processes("time.sleep(99)") if p == pid]
+    assert not processes(str(tmp_path)) + processes(f"time.sleep({seconds})")
     assert not (SHM / name).exists()
 
 
-def test_a_caller_that_is_killed_takes_the_command_along(tmp_path: Path) -> None:
+def test_a_caller_that_is_killed_takes_the_command_along(tmp_path):
     code = (
         "import time; from helpers.triton import process;"
         f"log = open({str(tmp_path / 'log')!r}, 'wb');"
@@ -177,18 +180,9 @@ def test_a_caller_that_is_killed_takes_the_command_along(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_killed_leaves_neither_a_process_nor_a_region(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_guard_that_is_killed_leaves_neither_a_process_nor_a_region(tmp_path, name):
     """What the command started goes on as an orphan, like Triton's stubs at times."""
-    code = (
-        "import subprocess, sys, pathlib, time;"
-        f"pathlib.Path('/dev/shm/{name}').write_text('x');"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(97.1)']);"
-        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid)); time.sleep(99)"
-    )
-    with guarded(tmp_path, code, (f"{name}*",)) as started:
-        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    with family(tmp_path, name, 97.1) as started:
         started.kill()
         assert started.wait() == -signal.SIGKILL
     assert not processes("time.sleep(97.1)")

@@ -159,5 +159,4 @@ def _mapped(path: Path, sample: str) -> NDArray[np.generic]:
     try:
         return np.memmap(path, sample, "r")
     except (OSError, ValueError) as error:
-        text = f"{path} is not a file of {np.dtype(sample)} samples: {error}"
-        raise DataError(text) from None
+        raise DataError(f"{path} is not a file of {np.dtype(sample)} samples: {error}") from None

@@ -44,20 +44,14 @@ def show_tables(dataset: SplitBinary) -> "Image":
         axes.set(yticks=places[::5], ylim=(len(rows) - 0.4, -0.6))
     text = f"The 26 tables have {rows.min():,} to {rows.max():,} rows, {rows.sum():,} together."
     if large.any():
-        text += (
-            f" In {lookups:,} samples the most frequent 1% of the rows get "
-            f"{shares[large].min():.0%} to {shares[large].max():.0%} of the lookups of a table of "
-            "100 rows or more."
-        )
+        least, most = shares[large].min(), shares[large].max()
+        text += f" In {lookups:,} samples the most frequent 1% of the rows get {least:.0%} to "
+        text += f"{most:.0%} of the lookups of a table of 100 rows or more."
     return picture(figure, text)
 
 
 def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
-    """Draw the predicted and the observed share of clicks, by tenths of rising prediction.
-
-    `infer` maps a batch as the data set gives it to the network's logits: a session's `run`, or a
-    client of a server. Or it holds the outputs of all samples.
-    """
+    """Draw the predicted and the observed share of clicks, by tenths of rising prediction."""
     places = spread(len(dataset), PREDICTED)
     parts = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
     outputs = concatenate(answers(infer, dataset.take(part), part) for part in parts)
@@ -89,17 +83,15 @@ def show_predictions(dataset: SplitBinary, infer: Answers) -> "Image":
 
 
 def show_clicks(dataset: SplitBinary, infer: Answers) -> list[dict[str, str | int | float]]:
-    """Return a row for each of eight samples: the predicted probability of a click, and the label.
-    Four of them are clicks, if the set has as many.
-    """
+    """Return the predicted probability of a click and the label of eight samples, four clicks."""
     places = _shown(dataset)
     samples = dataset.read(places)
     (logits,) = answers(infer, samples.inputs, places).values()
     chances = 1 / (1 + np.exp(-np.asarray(logits, np.float64).reshape(-1)))
-    return [
-        {"sample": int(sample), "probability of a click": float(chance), "actual": _label(clicked)}
-        for sample, chance, clicked in zip(places, chances, samples.clicks, strict=True)
-    ]
+    labels = np.where(samples.clicks, "clicked", "not clicked")
+    columns = places.tolist(), chances.tolist(), labels.tolist()
+    names = ("sample", "probability of a click", "actual")
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def example(dataset: SplitBinary, most: int) -> Example:
@@ -116,14 +108,8 @@ def _shown(dataset: SplitBinary) -> NDArray[np.int64]:
     return np.sort(np.concatenate([kind[spread(len(kind), SHOWN // 2)] for kind in kinds]))
 
 
-def _label(clicked: bool) -> str:
-    return "clicked" if clicked else "not clicked"
-
-
 def _frequent(dataset: SplitBinary) -> tuple[NDArray[np.float64], int]:
-    """Return the share of each table's lookups that its most frequent 1% of rows (one at least)
-    get, and in how many samples.
-    """
+    """Return each table's share of lookups of its top 1% of rows, one at least; the samples."""
     samples = dataset.read(spread(len(dataset), COUNTED))
     shares = []
     for ids, rows in zip(samples.categorical.T, dataset.spec.cardinalities, strict=True):

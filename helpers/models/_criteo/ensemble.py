@@ -24,24 +24,28 @@ RUNTIME: tuple[str, ...] = ("numpy",)
 
 
 def parts(config: Config) -> tuple[Part, Part]:
-    """Describe the lookup and the graph from `build`. The lookup maps 26 ids to their concatenated
-    embeddings; the graph maps 13 numbers and the embeddings to a logit.
-    """
-    width = (CATEGORICAL * DIMENSION,)
-    lookup = Part(
-        f"{config.model}_sparse",
-        inputs={"categorical_features": Tensor(INPUT, "int32", (CATEGORICAL,), IDS)},
-        outputs={"LOOKUP_VECTORS": Tensor(OUTPUT, "float32", width, VECTORS)},
-    )
-    graph = Part(
-        f"{config.model}_dense",
-        inputs={
-            "numerical_features": Tensor("args_0", "float32", (NUMERICAL,), NUMBERS),
-            "LOOKUP_VECTORS": Tensor("args_1", "float32", width, VECTORS),
-        },
-        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (1,), LOGIT)},
-    )
-    return lookup, graph
+    """Describe the lookup of 26 embeddings, and the graph from `build`."""
+    ids = {"categorical_features": Tensor(INPUT, "int32", (CATEGORICAL,), IDS)}
+    vectors = Tensor(OUTPUT, "float32", (CATEGORICAL * DIMENSION,), VECTORS)
+    return parts_of(config.model, ids, vectors, numbers=(NUMERICAL,), logit=(1,), flat={})
+
+
+def parts_of(
+    model: str,
+    inputs: dict[str, Tensor],
+    vectors: Tensor,
+    numbers: tuple[int, ...],
+    logit: tuple[int, ...],
+    flat: dict[str, int],
+) -> tuple[Part, Part]:
+    """Describe a lookup from `inputs` to `vectors`, and the graph from these and `numbers`."""
+    lookup = Part(f"{model}_sparse", inputs, {"LOOKUP_VECTORS": vectors})
+    tensors = {
+        "numerical_features": Tensor("args_0", "float32", numbers, NUMBERS),
+        "LOOKUP_VECTORS": Tensor("args_1", "float32", vectors.shape, VECTORS),
+    }
+    result = {"DENSE_OUTPUT": Tensor("output_1", "float32", logit, LOGIT)}
+    return lookup, Part(f"{model}_dense", tensors, result, flat)
 
 
 def write(config: Config, checkpoint: Path, path: Path) -> None:
@@ -72,10 +76,8 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
 
 
 def _pieces(tables: Iterable[checkpoints.Table]) -> Iterator[NDArray[np.float32]]:
-    """Read the rows of all tables, [rows, width], at most `CHUNK` at a time. Mapped pages would
-    stay in memory.
-    """
-    for table in tables:
+    """Read the rows of all tables, [rows, width], at most `CHUNK` at a time."""
+    for table in tables:  # not mapped: the pages would stay in memory
         with Path(str(table.filename)).open("rb") as source:
             source.seek(table.offset)
             while (chunk := np.fromfile(source, table.dtype, CHUNK * DIMENSION)).size:

@@ -9,6 +9,7 @@ one: an id has the rows of all tables before its own added.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from helpers import hps
 from helpers.hps import files, session, settings
 from helpers.models import Arrays, Config, Deployment, Part, Session, Tensor
 from helpers.models._criteo import checkpoint as checkpoints
-from helpers.models._criteo.ensemble import LOGIT, NUMBERS, VECTORS
+from helpers.models._criteo.ensemble import VECTORS, parts_of
 from helpers.models._criteo.tables import CATEGORICAL, DIMENSION, NUMERICAL
 
 FOLDER = "hps"
@@ -31,24 +32,13 @@ CHUNK_ROWS = 2**20
 
 def parts(config: Config) -> tuple[Part, Part]:
     """Describe the lookup and the graph that `build` gives, on flat tensors."""
-    lookup = Part(
-        f"{config.model}_sparse",
-        inputs={
-            "EMB_KEY": Tensor("KEYS", "int64", (-1,), "the ids of all samples, table by table"),
-            "EMB_N_KEY": Tensor("NUMKEYS", "int32", (-1,), "how many ids each table has"),
-        },
-        outputs={"LOOKUP_VECTORS": Tensor("OUTPUT0", "float32", (-1,), VECTORS)},
-    )
-    graph = Part(
-        f"{config.model}_dense",
-        inputs={
-            "numerical_features": Tensor("args_0", "float32", (-1,), NUMBERS),
-            "LOOKUP_VECTORS": Tensor("args_1", "float32", (-1,), VECTORS),
-        },
-        outputs={"DENSE_OUTPUT": Tensor("output_1", "float32", (-1, 1), LOGIT)},
-        flat={"args_0": NUMERICAL, "args_1": CATEGORICAL * DIMENSION},
-    )
-    return lookup, graph
+    keys = {
+        "EMB_KEY": Tensor("KEYS", "int64", (-1,), "the ids of all samples, table by table"),
+        "EMB_N_KEY": Tensor("NUMKEYS", "int32", (-1,), "how many ids each table has"),
+    }
+    flat = {"args_0": NUMERICAL, "args_1": CATEGORICAL * DIMENSION}
+    vectors = Tensor("OUTPUT0", "float32", (-1,), VECTORS)
+    return parts_of(config.model, keys, vectors, numbers=(-1,), logit=(-1, 1), flat=flat)
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,11 @@ class Layout:
 
     cardinalities: Sequence[int]
     fused: bool
+
+    @property
+    def folders(self) -> list[str]:
+        """Return the names of the folders with keys and vectors."""
+        return [str(index) for index in range(1 if self.fused else CATEGORICAL)]
 
     def encode(self, batch: Arrays) -> Arrays:
         """Turn int32 [samples, 26] and float32 [samples, 13] into a request."""
@@ -81,22 +76,23 @@ def write(config: Config, checkpoint: Path, path: Path) -> None:
     tables = checkpoints.tables(config.model, config.variant, checkpoint)
     path.mkdir()
 
-    def rows_of(index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        first = sum(map(len, tables[:index])) if config.fused else 0
-        table = tables[index]
+    def rows_of(
+        table: checkpoints.Table, first: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         for start in range(0, len(table), CHUNK_ROWS):
             chunk = np.asarray(table[start : start + CHUNK_ROWS])
-            yield np.arange(first + start, first + start + len(chunk)), chunk
-        if not config.fused and (short := max(0, FEWEST_ROWS - len(table))):
-            keys = np.arange(len(table), FEWEST_ROWS)
-            yield keys, np.zeros((short, DIMENSION), np.float32)
+            yield first + start + np.arange(len(chunk)), chunk
 
+    sizes = [len(table) for table in tables]
     if config.fused:
-        files.write(path / "0", (chunk for index in range(CATEGORICAL) for chunk in rows_of(index)))
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        files.write(path / "0", chain.from_iterable(map(rows_of, tables, starts)))
     else:
-        for index in range(CATEGORICAL):
-            files.write(path / str(index), rows_of(index))
-    layout = {"cardinalities": [len(table) for table in tables], "fused": config.fused}
+        for index, table in enumerate(tables):
+            keys = np.arange(len(table), FEWEST_ROWS)
+            padding = (keys, np.zeros((len(keys), DIMENSION), np.float32))
+            files.write(path / str(index), chain(rows_of(table, 0), [padding]))
+    layout = {"cardinalities": sizes, "fused": config.fused}
     (path / LAYOUT).write_text(json.dumps(layout) + "\n")
 
 
@@ -104,12 +100,10 @@ class Folders:
     """A lookup that maps all rows of NVIDIA's folders: exact, and without a store."""
 
     def __init__(self, path: Path) -> None:
-        count = 1 if json.loads((path / LAYOUT).read_text())["fused"] else CATEGORICAL
         self._tables = []
-        for index in range(count):
-            rows = files.rows(path / str(index), DIMENSION)
-            vectors = path / str(index) / files.VECTORS
-            self._tables.append(np.memmap(vectors, "<f4", "r", shape=(rows, DIMENSION)))
+        for name in codec_in(path).folders:
+            shape = (files.rows(path / name, DIMENSION), DIMENSION)
+            self._tables.append(np.memmap(path / name / files.VECTORS, "<f4", "r", shape=shape))
 
     def run(self, inputs: Arrays) -> Arrays:
         """Map `KEYS` and `NUMKEYS` to `OUTPUT0`, as the store does; keys are row numbers."""
@@ -126,23 +120,20 @@ def codec_in(path: Path) -> Layout:
 
 
 def configure(config: Deployment, path: Path) -> tuple[str, ...]:
-    """Write NVIDIA's JSON with all its fields: the experiment's, then those of its example.
-
-    Return the packages that its databases need.
-    """
-    layout = codec_in(path)
-    content = json_of(config, layout, [str(n) for n in range(1 if layout.fused else CATEGORICAL)])
+    """Write NVIDIA's JSON with all its fields; return the packages that its databases need."""
+    content = json_of(config, codec_in(path))
     (path / session.JSON).write_text(content.model_dump_json(indent=2) + "\n")
-    needed = ("redis",) if content.volatile_db.type == "redis_cluster" else ()
-    return (*needed, *(("rocksdict",) if content.persistent_db.type == "rocks_db" else ()))
+    redis = ["redis"] if content.volatile_db.type == "redis_cluster" else []
+    rocks = ["rocksdict"] if content.persistent_db.type == "rocks_db" else []
+    return (*redis, *rocks)
 
 
-def json_of(config: Deployment, layout: Layout, folders: list[str]) -> settings.Settings:
+def json_of(config: Deployment, layout: Layout) -> settings.Settings:
     """Return NVIDIA's JSON; raise `BadSettings` for a field that the experiment has wrong."""
-    count = len(folders)
+    count = len(layout.folders)
     model = {
         "model": f"{config.model}_sparse",
-        "sparse_files": folders,
+        "sparse_files": layout.folders,
         "embedding_table_names": [f"sparse_embedding{index}" for index in range(count)],
         "embedding_vecsize_per_table": [DIMENSION] * count,
         "maxnum_catfeature_query_per_table_per_sample": [1] * count,

@@ -54,7 +54,7 @@ def describe_lookup(config: "Deployment") -> "Markdown":
     if config.lookup != "hps":
         text = MAPPED.format(joined=JOINED[config.composition])
         return Markdown(text)  # type: ignore[no-untyped-call]
-    content = hierarchical.json_of(config, _layout(config), ["0"])
+    content = hierarchical.json_of(config, hierarchical.Layout([], config.fused))
     (model,) = content.models
     levels = [f"a cache of {model.gpucacheper:.0%} of the rows"] if model.gpucache else []
     names = {"redis_cluster": "Redis", "disabled": ""}
@@ -74,27 +74,16 @@ def describe_lookup(config: "Deployment") -> "Markdown":
 
 
 def plan_memory(config: "Deployment", artifact: Path) -> list[dict[str, object]]:
-    """Return the memory that each level of the lookup will take, before anything is loaded;
-    `artifact` is the folder of the converted model.
-    """
+    """Return the memory of each level of the lookup of the converted model in `artifact`."""
     if config.lookup != "hps":
         path = artifact / "sparse/tables.npy"
         table, taken = np.load(path, mmap_mode="r"), path.stat().st_size
-        return [
-            {
-                "level": "mapped file",
-                "kind": "NumPy's format",
-                "rows": len(table),
-                "MB": round(taken / 1e6, 1),
-                "where": "disk, and free memory",
-            }
-        ]
-    layout = _layout(config, artifact / hierarchical.FOLDER)
-    count = 1 if layout.fused else len(layout.cardinalities)
-    folders = [artifact / hierarchical.FOLDER / str(index) for index in range(count)]
-    rows = [files.rows(folder, DIMENSION) for folder in folders]
-    content = hierarchical.json_of(config, layout, [str(index) for index in range(count)])
-    return memory_estimate(content, rows, config.device)
+        entry = {"level": "mapped file", "kind": "NumPy's format", "rows": len(table)}
+        return [entry | {"MB": round(taken / 1e6, 1), "where": "disk, and free memory"}]
+    folder = artifact / hierarchical.FOLDER
+    layout = hierarchical.codec_in(folder)
+    rows = [files.rows(folder / name, DIMENSION) for name in layout.folders]
+    return memory_estimate(hierarchical.json_of(config, layout), rows, config.device)
 
 
 def memory_estimate(
@@ -126,7 +115,3 @@ def memory_estimate(
     if persistent.type != "disabled":
         levels.append(level("persistent", "RocksDB", rows, ROCKS_ROW, f"disk: {persistent.path}"))
     return levels
-
-
-def _layout(config: "Deployment", path: Path | None = None) -> hierarchical.Layout:
-    return hierarchical.codec_in(path) if path else hierarchical.Layout([], config.fused)

@@ -24,9 +24,7 @@ from helpers.models._rounding import tolerances_for
 
 
 class Recommender(Model):
-    """The recommender `title`, whose interaction adds up `interaction` terms, and gives `width`
-    numbers.
-    """
+    """A recommender whose interaction adds up `interaction` terms and gives `width` numbers."""
 
     FRAMEWORK = "tensorflow"
     PACKAGES = ("sklearn",)

@@ -17,7 +17,6 @@ NVIDIA's tables. `prepare_raw` checks that after it counted their hashes, before
 import gzip
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,44 +74,22 @@ def is_raw(path: Path) -> bool:
     return unprepared and any(DAY.fullmatch(file.name) for file in path.iterdir())
 
 
-@dataclass(frozen=True)
 class Plan:
     """The days and hashes that a variant takes from a folder."""
 
-    source: Path
-    variant: str
-    days: list[Path]  # the last is the test day
-
-    def __post_init__(self) -> None:
-        if self.variant not in tables.THRESHOLDS or (self._published and len(self.days) != DAYS):
-            raise DataError(f"{self._wrong} with its {len(self.days)} days. {self._instead}")
-
-    @property
-    def threshold(self) -> int:
-        """Return how often a hash must occur."""
-        return tables.THRESHOLDS[self.variant]
-
-    @property
-    def features(self) -> list[str]:
-        """Return the features in the order of the tables."""
-        return [HASHES[column] for column in tables.order(self.variant)]
-
-    @property
-    def counted(self) -> list[Path]:
-        """Return the days whose hashes count."""
-        return self.days if self._published else self.days[:-1]
-
-    @property
-    def line(self) -> str:
-        """Describe the days and the threshold in one line."""
-        used = f"{len(self.days) - 1} to train, the last to test; hashes from {self.threshold}"
-        return f"{self.source}: {len(self.days)} of the {DAYS} days, {used} occurrences on"
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """Return the origin of the samples, as `feature_spec.yaml` states it."""
-        origin = {"origin": "prepared from the public files"}
-        return {**origin, "days": len(self.days), "threshold": self.threshold}
+    def __init__(self, source: Path, variant: str) -> None:
+        self._source, self._variant = source, variant
+        self._published = tables.TABLES.get(variant)
+        self.days = days = days_of(source)  # the last is the test day
+        if variant not in tables.THRESHOLDS or (self._published and len(days) != DAYS):
+            raise self._misfit(f" with its {len(days)} days")
+        self.counted = days if self._published else days[:-1]  # whose hashes count
+        self.features = [HASHES[column] for column in tables.order(variant)]  # as the tables
+        self.threshold = tables.THRESHOLDS[variant]  # how often a hash must occur
+        origin = {"origin": "prepared from the public files"}  # for `feature_spec.yaml`
+        self.facts = {**origin, "days": len(days), "threshold": self.threshold}
+        used = f"{len(days) - 1} to train, the last to test; hashes from {self.threshold}"
+        self.line = f"{source}: {len(days)} of the {DAYS} days, {used} occurrences on"
 
     def check_tables(self, rows: Sequence[int]) -> None:
         """Raise `DataError` if the tables have other sizes than the variant's."""
@@ -120,20 +97,12 @@ class Plan:
         for name, actual, expected in zip(self.features, rows, published, strict=True):
             if actual != expected:
                 table = f"the table of {name} has {actual:,} rows instead of {expected:,}"
-                raise DataError(f"{self._wrong}: {table}. {self._instead}")
+                raise self._misfit(f": {table}")
 
-    @property
-    def _published(self) -> tuple[int, ...] | None:
-        return tables.TABLES.get(self.variant)
-
-    @property
-    def _wrong(self) -> str:
-        return f"{self.source} does not give the tables of variant '{self.variant}'"
-
-    @property
-    def _instead(self) -> str:
-        variant = f"own-{self.variant}" if f"own-{self.variant}" in tables.OWN else "own"
-        return f"Use variant '{variant}', which takes the folder's tables."
+    def _misfit(self, fault: str) -> DataError:
+        own = f"own-{self._variant}" if f"own-{self._variant}" in tables.OWN else "own"
+        wrong = f"{self._source} does not give the tables of variant '{self._variant}'{fault}"
+        return DataError(f"{wrong}. Use variant '{own}', which takes the folder's tables.")
 
 
 def prepare_raw(config: Config, source: Path, folder: Path) -> None:
@@ -144,11 +113,13 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     the number of different hashes, at some 20 bytes each, not by the number of lines. Raises
     DataError for days that are missing or damaged, or do not give the variant's tables.
     """
-    plan = Plan(source, config.variant, days_of(source))
+    plan, progress = Plan(source, config.variant), Progress()
     print(plan.line)
     *train, last = plan.days
-    features, progress = plan.features, Progress()
-    dictionaries = _dictionaries(plan.counted, features, plan.threshold, progress)
+    counts = count_categories(plan.counted, plan.features, progress)
+    dictionaries = {
+        name: Vocabulary(frequent(counts.pop(name), plan.threshold)) for name in plan.features
+    }
     rows = tuple(vocabulary.rows for vocabulary in dictionaries.values())
     plan.check_tables(rows)
     lines = count_lines(last)
@@ -201,17 +172,6 @@ def days_of(source: Path) -> list[Path]:
         held = f"only {paths[0].name}" if paths else "no day files"
         raise DataError(f"{source} has {held}. Use day_0 and day_1 at least, of {DAYS} days.")
     return [paths[day] for day in sorted(paths)]
-
-
-def _dictionaries(
-    days: list[Path], features: list[str], threshold: int, progress: Progress
-) -> dict[str, Vocabulary]:
-    """Count the hashes of each feature, and keep those that occur `threshold` times or more."""
-    counts = count_categories(days, features, progress)
-    dictionaries = {}
-    for name in features:
-        dictionaries[name] = Vocabulary(frequent(counts.pop(name), threshold))
-    return dictionaries
 
 
 def count_categories(
@@ -285,17 +245,17 @@ def _read(
             rows += len(frame)
     except (OSError, pl.exceptions.PolarsError) as error:
         if "invalid utf8" in str(error):
-            raise _no_text(path) from None
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                place = next(place for place, text in enumerate(file, 1) if not text.isascii())
+            raise DataError(f"{path}: line {place} has bytes that are not text") from None
         raise DataError(f"{path} is damaged: {one_line(error, 120)}") from None
     if not rows:
         raise DataError(f"{path} is empty")
 
 
 def _with_line_ends(path: Path) -> Path:
-    """Raise DataError if a day begins or ends with a very long line, such as the zeros of a partial
-    download. polars would need hours and all of the memory for it.
-    """
-    with path.open("rb") as file:
+    """Raise DataError if a day begins or ends with a very long line, such as a download's zeros."""
+    with path.open("rb") as file:  # polars would need hours and all of the memory for it
         for start in (0, max(0, file.seek(0, SEEK_END) - LONGEST)):
             file.seek(start)
             text = file.read(LONGEST)
@@ -313,10 +273,3 @@ def _complaint(path: Path, number: int, line: str) -> DataError:
     column, cell, what = next((n, c, w) for n, (c, (w, p)) in checked if not re.fullmatch(p, c))
     cut = cell.encode()[:40]
     return DataError(f"{path}: line {number}, column {column} is {cut!r}, not {what}")
-
-
-def _no_text(path: Path) -> DataError:
-    """Describe which line has bytes that are no text."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        number = next(number for number, line in enumerate(file, 1) if not line.isascii())
-    return DataError(f"{path}: line {number} has bytes that are not text")

@@ -22,12 +22,8 @@ from helpers.store import fingerprint
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: ParallelMap
 ) -> None:
-    """Write the set of `raw.prepare_raw` by calls of `spread`, with intermediate files in
-    `scratch`.
-
-    Every machine must see the three folders by the same paths. Raises DataError as it does.
-    """
-    plan = raw.Plan(source, config.variant, raw.days_of(source))
+    """Write the set of `raw.prepare_raw` by calls of `spread`: see `RawParts.prepare_parts`."""
+    plan = raw.Plan(source, config.variant)
     print(plan.line)
     features, (*train, last) = plan.features, plan.days
     counts, ids, pieces = scratch / "counts", scratch / "ids", scratch / "pieces"
@@ -43,14 +39,12 @@ def prepare_parts(
     }
     shared = (tuple(features), ids)
     spread(encode, [(*call, *shared) for calls in parts.values() for call in calls])
-    spread(
-        joined,
-        [
-            ([piece / file for *_, piece in calls], folder / part / file)
-            for part, calls in parts.items()
-            for file in spec.FEATURES_OF
-        ],
-    )
+    targets = [
+        ([piece / file for *_, piece in calls], folder / part / file)
+        for part, calls in parts.items()
+        for file in spec.FEATURES_OF
+    ]
+    spread(joined, targets)
     spec.write(folder, tuple(rows), plan.facts)
 
 

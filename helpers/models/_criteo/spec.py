@@ -103,10 +103,7 @@ def write(folder: Path, cardinalities: tuple[int, ...], metadata: Mapping[str, o
 
 
 def read(folder: Path) -> Spec:
-    """Read and check `feature_spec.yaml`; the files that it names are not opened.
-
-    Raises DataError, naming the file, the feature and what was expected.
-    """
+    """Read and check `feature_spec.yaml`, not the files that it names; raise DataError."""
     path = folder / FILE
     if not path.is_file():
         hint = f"Use a split-binary folder, with {FILE}, train and test."

@@ -25,8 +25,7 @@ GRAPH, SLOT = "_CHECKPOINTABLE_OBJECT_GRAPH", ".OPTIMIZER_SLOT"
 def load(prefix: Path, title: str, weights: Mapping[str, "Variable"]) -> None:
     """Copy the tensors of the checkpoint `prefix` into the `weights` of the network `title`.
 
-    Tensors that only training needs are ignored. Raises CheckpointError if the files cannot be
-    read, and naming the tensors that are missing, surplus or of another shape or type.
+    Tensors that only training needs are ignored. Raises CheckpointError, also as `check`.
     """
     where = ""
     try:

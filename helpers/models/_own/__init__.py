@@ -5,8 +5,7 @@ override `score`, and `build` for a network of its own.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from math import prod
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -14,11 +13,12 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from helpers.errors import CheckpointError, ParameterError
-from helpers.models import Arrays, Config, Model, Network, Split, Tensor
+from helpers.errors import CheckpointError, DataError, ParameterError
+from helpers.models import Arrays, Config, Ensemble, Model, Network, Split, Tensor
 
 if TYPE_CHECKING:
     from helpers.models._own.data import Samples
+    from helpers.models._own.preprocessing import Preprocessing
     from helpers.models._own.source import Source
 
 Array: TypeAlias = NDArray[Any]
@@ -26,7 +26,14 @@ GENERATED = "generated"
 MIN_FOR_CALIBRATION = 32  # samples; from so many on, a share is for calibration
 # The source of a model's weights
 Kind: TypeAlias = Literal[
-    "onnx", "savedmodel", "keras", "torchscript", "exported", "function", "repository"
+    "onnx",
+    "savedmodel",
+    "keras",
+    "torchscript",
+    "exported",
+    "function",
+    "huggingface",
+    "repository",
 ]
 
 
@@ -37,22 +44,23 @@ class TensorSpec:
     name: str
     dtype: str  # as numpy names it
     shape: tuple[int | str, ...]  # without the batch dimension; "height/4" is a part of a dimension
-    below: int = 2  # of an input of whole numbers: the exclusive limit of drawn ones
+    # of an input of whole numbers: the smallest drawn one, and the exclusive limit
+    least: int = 0
+    below: int = 2
     meaning: str = ""  # for a reader
 
     def sized(self, dimensions: dict[str, int]) -> Tensor:
         """Return the tensor with all its sizes; raise ParameterError if one is unknown."""
-        shape = tuple(self._size(size, dimensions) for size in self.shape)
-        return Tensor(self.name, self.dtype, shape, self.meaning)
-
-    def _size(self, size: int | str, dimensions: dict[str, int]) -> int:
-        if isinstance(size, int):
-            return size
-        name, _, divisor = size.partition("/")
-        if name not in dimensions:
-            fault = f"{self.name} has the free dimension '{name}'"
-            raise ParameterError(f"{fault}. Set its size: dimensions: {{{name}: ...}}")
-        return dimensions[name] // int(divisor or 1)
+        shape = list[int]()
+        for size in self.shape:
+            if isinstance(size, str):
+                name, _, divisor = size.partition("/")
+                if name not in dimensions:
+                    fault = f"{self.name} has the free dimension '{name}'"
+                    raise ParameterError(f"{fault}. Set its size: dimensions: {{{name}: ...}}")
+                size = dimensions[name] // int(divisor or 1)
+            shape.append(size)
+        return Tensor(self.name, self.dtype, tuple(shape), self.meaning)
 
 
 class Description(BaseModel, frozen=True, extra="forbid"):
@@ -76,8 +84,13 @@ class Description(BaseModel, frozen=True, extra="forbid"):
     is_plain: bool = False
     # What a user decides by the first output: the class of the largest score, or its values
     decision: Literal["class", "values"] = "values"
+    classes: tuple[str, ...] = ()  # their names, if the source has them
     # Metrics by labels: names of `metrics.NAMES`, or the keys that `score` returns
     metrics: dict[str, Literal["higher", "lower"]] = {}
+    # What becomes of a request before the network: the file in the folder `preprocessing` and its
+    # function, "steps:prepare", and what a client sends. Without it, a client sends `inputs`.
+    preprocessing: str = ""
+    requests: tuple[TensorSpec, ...] = ()
     # Precision -> largest (max, mean) difference from the source, in standard deviations
     tolerances: dict[str, tuple[float, float]] = {}
 
@@ -91,8 +104,8 @@ class Own(Model):
     DRAWN = "drawn at random from type and shape, so they do not represent real data"
     BATCH = 32
 
-    def __init__(self, title: str, description: Description) -> None:
-        self.TITLE, self.description = title, description
+    def __init__(self, title: str, description: Description, folder: Path = Path()) -> None:
+        self.TITLE, self.description, self.folder = title, description, folder
         self.TOLERANCES = description.tolerances
         for name in ("framework", "metrics", "backend", "is_batched", "takes_zeros"):
             setattr(self, name.upper(), getattr(description, name))
@@ -109,22 +122,23 @@ class Own(Model):
             raise ParameterError(f"{path}: {where}: {fault['msg']}") from None
         except (OSError, yaml.YAMLError) as error:
             raise ParameterError(f"{path}: {' '.join(str(error).split())}") from None
-        return cls(path.parent.name, description)
+        return cls(path.parent.name, description, path.parent)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         """Return the names of the free dimensions of the inputs."""
-        sizes = (
-            size for spec in self.description.inputs for size in spec.shape if isinstance(size, str)
-        )
-        return tuple(dict.fromkeys(size.partition("/")[0] for size in sizes))
+        sizes = [size for spec in self.description.inputs for size in spec.shape]
+        return tuple(dict.fromkeys(s.partition("/")[0] for s in sizes if isinstance(s, str)))
 
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Return the inputs with the sizes of the parameter file."""
+        specs = self.description.requests or self.description.inputs
+        return tuple(spec.sized(config.dimensions) for spec in specs)
+
+    def network_inputs(self, config: Config) -> tuple[Tensor, ...]:
+        """Return the inputs of the network, which follows the preprocessing."""
         return tuple(spec.sized(config.dimensions) for spec in self.description.inputs)
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
-        """Return the outputs with the sizes of the parameter file."""
         return tuple(spec.sized(config.dimensions) for spec in self.description.outputs)
 
     def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:
@@ -134,24 +148,31 @@ class Own(Model):
         first = next(iter(outputs.values()))
         return {name: metrics.NAMES[name](first, labels) for name in self.METRICS}
 
+    @cached_property
+    def reference(self) -> "Preprocessing | None":
+        if not self.description.preprocessing:
+            return None
+        from helpers.models._own.preprocessing import Preprocessing
+
+        return Preprocessing(self)
+
+    @property
+    def ensembles(self) -> dict[str, Ensemble]:
+        """Return the preprocessing and the network, unless a client sends the network's inputs."""
+        return {"": self.reference} if self.reference else {}  # a lookup has a name
+
     def prepare_dataset(self, config: Config, folder: Path) -> None:
         from helpers.models._own.data import write_drawn
 
-        below = {spec.name: spec.below for spec in self.description.inputs}
-        write_drawn(folder, self.inputs(config), below)
+        if step := self.description.preprocessing:
+            raise DataError(f"No samples can be drawn for {step}. Set dataset to a file of them.")
+        write_drawn(self, config, folder)
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> "Samples":
         from helpers.models._own.data import FILE, Samples
 
         is_drawn = config.dataset == GENERATED
-        return Samples(
-            folder / FILE if is_drawn else folder,
-            self.inputs(config),
-            config.labels,
-            self.score if self.METRICS else None,
-            self.description.decision,
-            min_samples=0 if is_drawn else MIN_FOR_CALIBRATION,
-        )
+        return Samples(self, config, folder / FILE if is_drawn else folder, not is_drawn)
 
     def training_samples(self, config: Config, folder: Path, count: int, seed: int) -> Arrays:
         """Draw calibration samples: a quarter of the user's file, which no evaluation uses."""
@@ -172,20 +193,15 @@ class Own(Model):
         """Load the file in its own runtime; raise CheckpointError if that fails."""
         if self.BACKEND:
             raise CheckpointError(f"{self.TITLE} runs only in Triton")
-        module = "graph" if self.description.source in ("onnx", "savedmodel") else "networks"
-        source: Source = import_module(f"helpers.models._own.{module}").source(self, checkpoint)
-        return source
+        from helpers.models._own import graph, networks
+
+        of_file = {"onnx": graph.Onnx, "savedmodel": graph.SavedModel}
+        network = networks.Torch if self.FRAMEWORK == "torch" else networks.Keras
+        return of_file.get(self.description.source, network)(self, checkpoint)
 
     def source(self, config: Config, checkpoint: Path) -> "Source | None":
         """Load the file as its reference, unless the package builds a network of its own."""
         return self.read(checkpoint) if type(self).build is Own.build else None
 
     def build(self, config: Config, checkpoint: Path) -> Network:
-        return self.read(checkpoint).build(self.inputs(config))
-
-
-def sample_bytes(tensors: tuple[Tensor, ...]) -> int:
-    """Count the bytes of a sample of some tensors."""
-    from numpy import dtype
-
-    return sum(prod(tensor.shape) * dtype(tensor.dtype).itemsize for tensor in tensors)
+        return self.read(checkpoint).build(self.network_inputs(config))

@@ -1,45 +1,45 @@
 """Samples of the user's model: one array for each input in an `.npz`, or drawn at random."""
 
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import DataError
-from helpers.models import Arrays, Dataset, Tensor
+from helpers.errors import DataError, as_error
+from helpers.models import Arrays, Config, Dataset, Tensor
 from helpers.models._arrays import take
-from helpers.models._own import Array, metrics, sample_bytes
+from helpers.models._own import MIN_FOR_CALIBRATION, Array, Own, metrics
 from helpers.store import from_root
 
 FILE, TRAINING = "samples.npz", "training.npz"  # of drawn samples
 DRAWN, FEWEST, BYTES = 128, 8, 64e6  # samples at most and at least, and bytes of all of them
-Score: TypeAlias = Callable[[Arrays, Array], dict[str, float]]
 SHARE = 4  # one in so many samples is for calibration
 
 
-def write_drawn(folder: Path, tensors: Sequence[Tensor], below: Mapping[str, int]) -> None:
-    """Draw samples to evaluate and others to calibrate by: standard normal numbers, whole numbers
-    from 0 on and below `below`, and truth values.
-    """
-    count = int(min(DRAWN, max(FEWEST, BYTES // max(sample_bytes(tuple(tensors)), 1))))
+def write_drawn(model: Own, config: Config, folder: Path) -> None:
+    """Draw samples to evaluate and others to calibrate by."""
+    tensors = model.inputs(config)
+    sample_bytes = sum(prod(each.shape) * np.dtype(each.dtype).itemsize for each in tensors)
+    count = int(min(DRAWN, max(FEWEST, BYTES // max(sample_bytes, 1))))
     for seed, name in enumerate((FILE, TRAINING)):
-        np.savez(folder / name, allow_pickle=False, **drawn(tensors, below, count, seed))
+        np.savez(folder / name, allow_pickle=False, **drawn(model, config, count, seed))
 
 
-def drawn(tensors: Sequence[Tensor], below: Mapping[str, int], count: int, seed: int = 0) -> Arrays:
-    """Draw `count` samples of some tensors."""
-    draw = np.random.default_rng(seed)
-    return {t.name: _drawn(draw, count, t, below.get(t.name, 2)) for t in tensors}
-
-
-def _drawn(draw: np.random.Generator, count: int, tensor: Tensor, below: int) -> Array:
-    shape, kind = (count, *tensor.shape), np.dtype(tensor.dtype).kind
-    if kind == "f":
-        return draw.standard_normal(shape, np.float32).astype(tensor.dtype)
-    return draw.integers(0, 2 if kind == "b" else below, shape).astype(tensor.dtype)
+def drawn(model: Own, config: Config, count: int, seed: int = 0) -> Arrays:
+    """Draw `count` samples: standard normal numbers, whole numbers within their limits, and truth
+    values.
+    """
+    draw, arrays = np.random.default_rng(seed), {}
+    for spec, tensor in zip(model.description.inputs, model.inputs(config), strict=True):
+        shape, kind = (count, *tensor.shape), np.dtype(tensor.dtype).kind
+        if kind == "f":
+            array: Array = draw.standard_normal(shape, np.float32)
+        else:
+            array = draw.integers(*((0, 2) if kind == "b" else (spec.least, spec.below)), shape)
+        arrays[tensor.name] = array.astype(tensor.dtype)
+    return arrays
 
 
 def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
@@ -49,8 +49,7 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
     of rows, and for a number that is not finite.
     """
     arrays = load(path)
-    names = [tensor.name for tensor in tensors]
-    check_names(path, arrays, names)
+    check_names(path, arrays, [tensor.name for tensor in tensors])
     for tensor in tensors:
         array, where = arrays[tensor.name], f"{path}: the array '{tensor.name}'"
         if array.ndim == 1 and tensor.shape == (1,):  # a number for each sample
@@ -65,10 +64,10 @@ def read(path: Path, tensors: Sequence[Tensor]) -> Arrays:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise DataError(f"{where} has a number that is not finite in row {row}")
-    rows = {name: len(arrays[name]) for name in names}
+    rows = {tensor.name: len(arrays[tensor.name]) for tensor in tensors}
     if len(set(rows.values())) > 1:
         raise DataError(f"{path} has different numbers of rows: {rows}")
-    return {name: arrays[name] for name in names}
+    return {name: arrays[name] for name in rows}
 
 
 def check_names(path: Path, arrays: Arrays, names: Sequence[str]) -> None:
@@ -81,14 +80,11 @@ def check_names(path: Path, arrays: Arrays, names: Sequence[str]) -> None:
 
 def load(path: Path) -> Arrays:
     """Read every array of an `.npz`; raise DataError for another file and for Python objects."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise DataError(f"{path} is not an .npz of plain arrays: {reason}") from None
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    fault = f"{path} is not an .npz of plain arrays"
+    with as_error(DataError, fault, 100), np.load(path) as arrays:
+        return dict(arrays)
 
 
 def read_labels(path: Path, rows: int) -> Array:
@@ -107,7 +103,7 @@ def read_labels(path: Path, rows: int) -> Array:
     return labels
 
 
-def spell(shape: Sequence[int]) -> str:
+def spell(shape: Sequence[int | str]) -> str:
     """Format a shape for a reader."""
     return " x ".join(map(str, shape)) or "one number"
 
@@ -115,21 +111,15 @@ def spell(shape: Sequence[int]) -> str:
 class Samples(Dataset):
     """The samples of a file in order, with the decisions and scores of their outputs."""
 
-    def __init__(
-        self,
-        path: Path,
-        tensors: Sequence[Tensor],
-        labels: str,
-        score: Score | None,
-        decision: Literal["class", "values"],
-        min_samples: int,
-    ) -> None:
-        self.everything = read(path, tensors)
+    def __init__(self, model: Own, config: Config, path: Path, are_given: bool) -> None:
+        """Read them. Of enough samples that `are_given`, not drawn, some are for calibration."""
+        self.everything = read(path, model.inputs(config))
         places = np.arange(len(next(iter(self.everything.values()))))
-        is_kept = (places % SHARE == SHARE - 1) & bool(min_samples and len(places) >= min_samples)
+        is_kept = (places % SHARE == SHARE - 1) & are_given & (len(places) >= MIN_FOR_CALIBRATION)
         self.training, self.places = places[is_kept], places[~is_kept]
+        self._model, labels = model, config.labels
+        self.classes = model.description.classes
         self.labels = read_labels(from_root(labels), len(places)) if labels else None
-        self._score, self._decision = score, decision
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -147,12 +137,12 @@ class Samples(Dataset):
         return take(self.everything, self.places[places])
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        if self.labels is None or self._score is None:
+        if self.labels is None or not self._model.METRICS:
             return {}
-        return self._score(outputs, self.labels[self.places])
+        return self._model.score(outputs, self.labels[self.places])
 
     def decisions(self, outputs: Arrays) -> Array:
         first = next(iter(outputs.values()))
-        if self._decision == "class":
+        if self._model.description.decision == "class":
             return metrics.classes(first)
         return np.asarray(first.reshape(len(first), -1))

@@ -1,6 +1,7 @@
 """Tables of samples as numbers, for a model whose inputs have no described meaning."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from helpers.display import Table, table
 from helpers.models import Arrays
-from helpers.models._arrays import Answers, answers, spread, take
+from helpers.models._arrays import Answers, answers, concatenate, spread, take
 from helpers.models._own.data import Samples
 
 VALUES = 4  # shown per tensor
@@ -27,9 +28,8 @@ def show_answers(dataset: Samples, infer: Callable[[Arrays], Arrays], count: int
     """Send samples, one per request, and show the response to each."""
     places = dataset.places[spread(len(dataset), count)]
     batch = take(dataset.everything, places)
-    results = [infer(take(batch, slice(row, row + 1))) for row in range(len(places))]
-    joined = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
-    return table(_rows(dataset, places, batch, joined), "Outputs of the served model")
+    results = concatenate(infer(take(batch, slice(row, row + 1))) for row in range(len(places)))
+    return table(_rows(dataset, places, batch, results), "Outputs of the served model")
 
 
 def _rows(
@@ -39,21 +39,29 @@ def _rows(
     for row, sample in enumerate(places.tolist()):
         cells: dict[str, str | int] = {"sample": sample}
         cells |= {name: _first(array[row]) for name, array in batch.items()}
-        cells |= {f"{name} (output)": _first(array[row]) for name, array in outputs.items()}
+        classes = dataset.classes
+        cells |= {f"{name} (output)": _first(a[row], classes) for name, a in outputs.items()}
         if dataset.labels is not None:
             cells["label"] = _first(np.asarray(dataset.labels[sample]))
         rows.append(cells)
     return rows
 
 
-def _first(array: NDArray[Any]) -> str:
-    """Format the first values of a tensor; of scores, the largest and its index too."""
+def _first(array: NDArray[Any], classes: Sequence[str] = ()) -> str:
+    """Format the first values of a tensor; of scores, the largest and its class or index too.
+    Bytes that are a text are shown as it.
+    """
     flat = array.reshape(-1)
+    if flat.dtype == np.uint8:
+        with suppress(UnicodeDecodeError):
+            if (text := bytes(flat).rstrip(b"\0").decode()).isprintable() and text:
+                return text
     shown = ", ".join(f"{value:.4g}" for value in flat[:VALUES])
-    if flat.size <= VALUES:
+    if flat.size <= VALUES and len(classes) != flat.size:
         return shown
-    text = f"{shown}, ... ({flat.size:,} values"
+    parts = [f"{flat.size:,} values"] if flat.size > VALUES else []
     if flat.dtype.kind == "f":
         best = int(flat.argmax())
-        text += f", largest {flat[best]:.4g} at {best}"
-    return f"{text})"
+        where = classes[best] if len(classes) == flat.size else best
+        parts.append(f"largest {flat[best]:.4g} at {where}")
+    return f"{shown}{', ...' if flat.size > VALUES else ''} ({', '.join(parts)})"

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, one_line
 from helpers.models import Arrays, Graph, Tensor
 from helpers.models._keras import tensorflow
-from helpers.models._own import Own
+from helpers.models._own import Array, Description, Own
 from helpers.models._own.source import Source
 
 if TYPE_CHECKING:
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 SIGNATURE = "serving_default"
+# Operators that pass the values of an input on
+PASSING = ("Cast", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Identity")
 SINCE_TENSOR_AXES = 13  # from this opset on, Squeeze takes its axes as a tensor
 
 
 class OnnxRuntime:
     """A graph without any optimization, as the reference for optimized ones."""
 
-    def __init__(self, model: "onnx.ModelProto") -> None:
+    def __init__(self, model: "onnx.ModelProto", outputs: Sequence[str] = ()) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -37,17 +39,11 @@ class OnnxRuntime:
             model.SerializeToString(), options, ["CPUExecutionProvider"]
         )
         self._inputs = [tensor.name for tensor in self._session.get_inputs()]
-        self._outputs = [tensor.name for tensor in self._session.get_outputs()]
+        self._outputs = outputs or [tensor.name for tensor in self._session.get_outputs()]
 
     def run(self, inputs: Arrays) -> Arrays:
         feed = {name: inputs[name] for name in self._inputs}
         return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
-
-
-def source(user_model: Own, path: Path) -> Source:
-    """Load a graph in its runtime."""
-    kind = Onnx if user_model.description.source == "onnx" else SavedModel
-    return kind(user_model, path)
 
 
 class Onnx(Source):
@@ -55,15 +51,15 @@ class Onnx(Source):
 
     def __init__(self, user_model: Own, path: Path) -> None:
         super().__init__(user_model, path)
-        model = read_onnx(path)
+        model = _whole(path)  # ONNX Runtime has to accept the file as it is
+        served = [value.name for value in model.graph.output if not _unserved(value)]
         try:
-            self.ask = OnnxRuntime(model).run  # type: ignore[method-assign]
+            self.ask = OnnxRuntime(model, served).run  # type: ignore[method-assign]
         except Exception as error:  # ONNX Runtime raises classes of its own for each fault
-            fault = " ".join(str(error).split())
-            if supported := re.search(r"till (opset \d+)", fault):
+            if supported := re.search(r"till (opset \d+)", str(error)):
                 what = f"has opset {opset_of(model)}, but this ONNX Runtime supports {supported[1]}"
                 raise CheckpointError(f"{path} {what}. Export it again with that.") from None
-            raise CheckpointError(f"{path}: {fault[:300]}") from None
+            raise CheckpointError(f"{path}: {one_line(error, 300)}") from None
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
         """Return the graph with the sizes of the tensors."""
@@ -71,7 +67,7 @@ class Onnx(Source):
         check_names(self.path, [t.name for t in inputs], [value.name for value in feeds(model)])
         # with branches, the sizes that ONNX infers for one need not fit the other
         if not any(subgraphs(node) for node in model.graph.node):
-            fix_sizes(model, inputs, self.own.IS_BATCHED, int(description.has_batch))
+            fix_sizes(model, inputs, description)
         if not description.has_batch:
             put_dimension(model, [value.name for value in (*feeds(model), *model.graph.output)], 0)
         put_dimension(model, description.scalars, 1)
@@ -85,29 +81,54 @@ def check_names(path: Path, expected: Sequence[str], actual: Sequence[str]) -> N
 
 
 def read_onnx(path: Path) -> "onnx.ModelProto":
-    """Read an ONNX file and its external data; raise CheckpointError if that fails."""
+    """Read an ONNX file and its external data, without the outputs that cannot be served; raise
+    CheckpointError if that fails.
+    """
+    return split_onnx(path)[0]
+
+
+def split_onnx(path: Path) -> "tuple[onnx.ModelProto, dict[str, str]]":
+    """Read an ONNX file, and return too why outputs are left out: text, for instance."""
+    model = _whole(path)
+    reasons = {value.name: why for value in model.graph.output if (why := _unserved(value))}
+    served = [value for value in model.graph.output if value.name not in reasons]
+    del model.graph.output[:]
+    model.graph.output.extend(served)
+    return model, reasons
+
+
+def _whole(path: Path) -> "onnx.ModelProto":
     import onnx
     from google.protobuf.message import DecodeError
 
+    lost = CheckpointError(f"{path} has weights in other files, and one of them is missing")
     try:
         model = onnx.load(path)
     except FileNotFoundError as error:
-        missing = Path(error.filename) if error.filename else path
-        if missing == path:
-            raise CheckpointError(f"{path}: no such file") from None
-        raise _lacks_data(path) from None
+        if error.filename and Path(error.filename) != path:
+            raise lost from None
+        raise CheckpointError(f"{path}: no such file") from None
     except onnx.checker.ValidationError:
-        raise _lacks_data(path) from None
+        raise lost from None
     except (DecodeError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:100]
+        reason = one_line(error, 100)
         raise CheckpointError(f"{path} is not an ONNX model: {reason}") from None
     if not model.graph.node:
         raise CheckpointError(f"{path} is not an ONNX model: its graph has no operator")
     return model
 
 
-def _lacks_data(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path} has weights in other files, and one of them is missing")
+def _unserved(value: "onnx.ValueInfoProto") -> str:
+    """Return why an output cannot be served; empty if it can."""
+    import onnx
+
+    if not value.type.HasField("tensor_type"):
+        return "is not a tensor"
+    kind = value.type.tensor_type
+    if kind.elem_type == onnx.TensorProto.STRING:
+        return "is text"
+    is_empty = any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim[1:])
+    return "has no elements" if is_empty else ""
 
 
 def feeds(model: "onnx.ModelProto") -> "list[onnx.ValueInfoProto]":
@@ -124,29 +145,25 @@ def opset_of(model: "onnx.ModelProto") -> int:
 
 def sizes(value: "onnx.ValueInfoProto") -> list[int | str]:
     """Return the dimensions of a tensor: sizes, or names of free ones; empty if it has none."""
-    return [
-        dim.dim_value if dim.dim_value > 0 else dim.dim_param
-        for dim in value.type.tensor_type.shape.dim
-    ]
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in dims]
 
 
-def fix_sizes(
-    model: "onnx.ModelProto", inputs: Sequence[Tensor], is_batched: bool, skipped: int
-) -> None:
-    """Set each free dimension of the inputs to its size, wherever its name occurs in the graph.
-
-    The first one, of the batch, stays free where `is_batched`; `skipped` says how many dimensions
-    of the graph the tensors do not have.
+def fix_sizes(model: "onnx.ModelProto", inputs: Sequence[Tensor], description: Description) -> None:
+    """Set each free dimension of the inputs to its size, wherever its name occurs in the graph. A
+    free batch stays free.
     """
     named: dict[str, int] = {}
     shapes = {tensor.name: tensor.shape for tensor in inputs}
     for value in feeds(model):
         dims = value.type.tensor_type.shape.dim
-        for dim, size in zip(dims[skipped:], shapes[value.name], strict=False):  # or a scalar
+        for dim, size in zip(
+            dims[int(description.has_batch) :], shapes[value.name], strict=False
+        ):  # or a scalar
             if dim.dim_value <= 0:
                 named |= {dim.dim_param: size} if dim.dim_param not in ("", "?") else {}
                 dim.dim_value = size
-        if skipped and is_batched:
+        if description.has_batch and description.is_batched:
             named.pop(dims[0].dim_param, None)
             dims[0].dim_param = BATCH
     for value in (*model.graph.output, *model.graph.value_info):
@@ -164,9 +181,11 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
     if not values:
         return
     inputs = {value.name for value in feeds(model)}
+    if not any(opset.domain in ("", "ai.onnx") for opset in model.opset_import):  # trees alone
+        model.opset_import.add(domain="", version=SINCE_TENSOR_AXES)
     opset = opset_of(model)
     inside = {name: f"{name}/without_{axes}" for name in values}
-    for node in _nodes(graph):
+    for node in chain(*(each.node for each in graphs(graph))):
         for tensors in (node.input, node.output):
             tensors[:] = [inside.get(name, name) for name in tensors]
 
@@ -175,72 +194,101 @@ def put_dimension(model: "onnx.ModelProto", names: Sequence[str], axis: int) -> 
             return onnx.helper.make_node(kind, [source], [target], axes=[axis])
         return onnx.helper.make_node(kind, [source, axes], [target])
 
-    before = [reshape("Squeeze", name, inside[name]) for name in values if name in inputs]
-    after = [reshape("Unsqueeze", inside[name], name) for name in values if name not in inputs]
-    nodes = [*before, *graph.node, *after]
-    for value in values.values():
-        shape = value.type.tensor_type.shape
-        dims = list(shape.dim)
-        del shape.dim[:]
-        shape.dim.extend(dims[:axis])
-        shape.dim.add().dim_value = 1
-        shape.dim.extend(dims[axis:])
+    for name, value in values.items():
+        value.type.tensor_type.shape.dim.insert(axis, onnx.TensorShapeProto.Dimension(dim_value=1))
+        if name in inputs:
+            graph.node.insert(0, reshape("Squeeze", name, inside[name]))
+        else:
+            graph.node.append(reshape("Unsqueeze", inside[name], name))
     if opset >= SINCE_TENSOR_AXES:
         graph.initializer.append(onnx.numpy_helper.from_array(np.array([axis], np.int64), axes))
-    del graph.node[:]
-    graph.node.extend(nodes)
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph, those of branches and loops too."""
+def graphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":
+    """Yield a graph, and those of branches and loops in it."""
+    yield graph
     for node in graph.node:
-        yield node
         for inner in subgraphs(node):
-            yield from _nodes(inner)
+            yield from graphs(inner)
 
 
 def subgraphs(node: "onnx.NodeProto") -> "list[onnx.GraphProto]":
     """List the branches or the body that a node has."""
-    return [
-        inner
-        for attribute in node.attribute
-        for inner in (attribute.g, *attribute.graphs)
-        if inner.node or inner.output
-    ]
+    inside = chain(*((attribute.g, *attribute.graphs) for attribute in node.attribute))
+    return [graph for graph in inside if graph.node or graph.output]
+
+
+def table_rows(model: "onnx.ModelProto") -> dict[str, int]:
+    """Return the rows of each table that an input of a graph indexes.
+
+    A graph looks rows up, or compares the input with all row numbers, as a one-hot encoding does.
+    """
+    from onnx.numpy_helper import to_array
+
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    same = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type in PASSING}
+    found: dict[str, int] = {}
+    for node in model.graph.node:
+        table = next((weights[name] for name in node.input[:2] if name in weights), None)
+        if table is None:
+            continue
+        if node.op_type == "Gather" and node.input[0] == table.name:
+            name, rows = node.input[1], table.dims[0]
+        elif node.op_type == "OneHot":
+            name, rows = node.input[0], int(to_array(table).max())
+        elif node.op_type == "Equal" and _counts_up(to_array(table)):
+            name, rows = node.input[0], prod(table.dims)
+        else:
+            continue
+        while name in same:
+            name = same[name]
+        found[name] = min(rows, found.get(name, rows))
+    return found
+
+
+def _counts_up(array: Array) -> bool:
+    return array.size > 1 and np.array_equal(array.ravel(), np.arange(array.size))
 
 
 def layers_of(model: "onnx.ModelProto") -> Iterator[tuple[str, int]]:
     """Yield the type of each operator, and the number of parameters that it uses first."""
-    left = Counter({name: prod(shape) for name, shape in _weights(model.graph)})
-    for node in _nodes(model.graph):
+    left = Counter({name: prod(shape) for name, shape in shapes_of(model.graph)})
+    for node in chain(*(each.node for each in graphs(model.graph))):
         if node.op_type != "Constant":
             yield node.op_type, sum(left.pop(name, 0) for name in node.input)
 
 
-def weight_shapes(model: "onnx.ModelProto") -> list[tuple[int, ...]]:
-    """List the shapes of all weights and constants."""
-    return [shape for _, shape in _weights(model.graph)]
-
-
-def _weights(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for weight in graph.initializer:
-        yield weight.name, tuple(weight.dims)
-    for node in graph.node:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
+def shapes_of(graph: "onnx.GraphProto") -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each weight and constant."""
+    for each in graphs(graph):
+        for weight in each.initializer:
+            yield weight.name, tuple(weight.dims)
+        for node in each.node:
+            for attribute in node.attribute if node.op_type == "Constant" else ():
                 yield node.output[0], tuple(attribute.t.dims) or (0,)
-        for inner in subgraphs(node):
-            yield from _weights(inner)
 
 
 class TensorFlow:
-    """A SavedModel's signature, which TensorFlow runs."""
+    """A SavedModel's signature that servers call, which TensorFlow runs."""
 
     def __init__(self, path: Path) -> None:
+        """Load the signature; raise CheckpointError if there is none or it cannot be read."""
         self._tensorflow = tensorflow()
-        self.model = self._tensorflow.saved_model.load(str(path))
-        self.function = self.model.signatures[SIGNATURE]
+        try:
+            self.model = self._tensorflow.saved_model.load(str(path))
+            self.function = self.model.signatures[SIGNATURE]
+        except KeyError:
+            fault = f"has no signature '{SIGNATURE}'. Save it with one."
+            raise CheckpointError(f"{path} {fault}") from None
+        except Exception as error:  # damaged bytes can fail in any way inside TensorFlow
+            if "add_slot" in str(error):
+                fault = "has an optimizer of Keras 2. Save the model with include_optimizer=False"
+                raise CheckpointError(f"{path} {fault}, or use its ONNX file.") from None
+            reason = one_line(error, 200)
+            raise CheckpointError(f"{path} is not a readable SavedModel: {reason}") from None
         self.variables = self.function.variables
+        # sorted, as their order changes from process to process
+        self.inputs = dict(sorted(self.function.structured_input_signature[1].items()))
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the weights: of variables, or of constants if these are frozen."""
@@ -255,9 +303,8 @@ class TensorFlow:
         ]
 
     def run(self, inputs: Arrays) -> Arrays:
-        names = self.function.structured_input_signature[1]
-        tensors = {name: self._tensorflow.constant(inputs[name]) for name in names}
-        return {name: output.numpy() for name, output in self.function(**tensors).items()}
+        tensors = {name: self._tensorflow.constant(inputs[name]) for name in self.inputs}
+        return {name: output.numpy() for name, output in sorted(self.function(**tensors).items())}
 
 
 class SavedModel(Source):
@@ -265,27 +312,11 @@ class SavedModel(Source):
 
     def __init__(self, user_model: Own, path: Path) -> None:
         super().__init__(user_model, path)
-        self.session = read_savedmodel(path)
-        self.ask, self.variables = self.session.run, self.session.variables  # type: ignore[method-assign]
+        self.signature = TensorFlow(path)
+        self.ask, self.variables = self.signature.run, self.signature.variables  # type: ignore[method-assign]
 
     def build(self, inputs: Sequence[Tensor]) -> Graph:
-        names = list(self.session.function.structured_input_signature[1])
-        check_names(self.path, [tensor.name for tensor in inputs], names)
-        layers = [
-            (variable.name.rpartition("/")[2].partition(":")[0], int(np.prod(variable.shape)))
-            for variable in self.variables
-        ]
-        return Graph(self.path, self, tuple(layers))
-
-
-def read_savedmodel(path: Path) -> TensorFlow:
-    """Load a SavedModel with the signature that servers call; raise CheckpointError if it has none
-    or cannot be read.
-    """
-    try:
-        return TensorFlow(path)
-    except KeyError:
-        raise CheckpointError(f"{path} has no signature '{SIGNATURE}'. Save it with one.") from None
-    except Exception as error:  # damaged bytes can fail in any way inside TensorFlow
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path} is not a readable SavedModel: {reason}") from None
+        check_names(self.path, [tensor.name for tensor in inputs], [*self.signature.inputs])
+        names = (variable.name.rpartition("/")[2].partition(":")[0] for variable in self.variables)
+        counts = (prod(variable.shape) for variable in self.variables)
+        return Graph(self.path, self, tuple(zip(names, counts, strict=True)))

@@ -1,7 +1,5 @@
 """Scores of the user's model by labels: scikit-learn's metrics by their names."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from helpers.errors import DataError
@@ -48,25 +46,20 @@ def auc(scores: Array, labels: Array) -> float:
     places = present.astype(int)
     if (places != present).any() or places.min() < 0 or places.max() >= flat.shape[1]:
         strange = next(label for label in present if label not in range(flat.shape[1]))
+        known = f"0 to {flat.shape[1] - 1}"
         raise DataError(
-            f"auc: there is a label {strange}, but the model has scores of classes 0 to "
-            f"{flat.shape[1] - 1}"
+            f"auc: there is a label {strange}, but the model has scores of classes {known}"
         )
     shares = softmax(flat[:, places], axis=1)
     return float(roc_auc_score(labels, shares, multi_class="ovr", labels=present))
 
 
-def mae(values: Array, labels: Array) -> float:
+def mae(scores: Array, labels: Array) -> float:
     from sklearn.metrics import mean_absolute_error
 
     rows = len(labels)
-    return float(mean_absolute_error(labels.reshape(rows, -1), values.reshape(rows, -1)))
+    return float(mean_absolute_error(labels.reshape(rows, -1), scores.reshape(rows, -1)))
 
 
-NAMES: dict[str, Callable[[Array, Array], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "auc": auc,
-    "mae": mae,
-}
+NAMES = {"accuracy": accuracy, "f1": f1, "auc": auc, "mae": mae}
 LOWER = ("mae",)  # is better

@@ -1,8 +1,5 @@
 """Networks of PyTorch and Keras: from a TorchScript file, an exported program, a `.keras` file, or
-a function of the user's.
-
-A network may return a tensor, a dict or a nested structure. One walk over it yields each tensor
-with its name.
+a function of the user's. Outputs may be nested: each tensor in them gets a name.
 """
 
 import importlib
@@ -10,56 +7,48 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from inspect import Parameter, Signature
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from helpers.errors import CheckpointError
+from helpers.errors import CheckpointError, one_line
 from helpers.models import Arrays, Network, Tensor
 from helpers.models._keras import keras
-from helpers.models._own import Own
+from helpers.models._own import Kind, Own
 from helpers.models._own.source import Source
 
 if TYPE_CHECKING:
     import torch
 
-
-def read_torchscript(path: Path) -> "torch.jit.ScriptModule":
-    """Read a TorchScript file; raise CheckpointError if it is none."""
-    import torch
-
-    fault = "is not a TorchScript file that PyTorch can read (a state dict has no network)"
-    with explained(path, fault), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
-        module = torch.jit.load(str(path), map_location="cpu")
-    return cast("torch.jit.ScriptModule", module.eval())
+FAULTS: dict[Kind, str] = {
+    "keras": "is not a readable Keras model",
+    "torchscript": "is not a TorchScript file that PyTorch can read (a state dict has no network)",
+    "exported": "is not an exported program that PyTorch can read",
+}
 
 
-def read_exported(path: Path) -> "torch.export.ExportedProgram":
-    """Read a `.pt2` file; raise CheckpointError if it is none."""
-    import torch
-
-    fault = "is not an exported program that PyTorch can read"
-    with explained(path, fault), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.export.load(str(path))
-
-
-def read_keras(path: Path) -> Network:
-    """Read a `.keras` file without running Python code that it holds; raise CheckpointError if it
-    is none or has such code.
+def read(path: Path, kind: Kind) -> Network:
+    """Read a file without running Python code that it holds. Raises CheckpointError if it is not of
+    its kind, or has such code.
     """
-    with explained(path, "is not a readable Keras model"):
-        return keras().models.load_model(path, compile=False)
+    with explained(path, FAULTS[kind]), warnings.catch_warnings(action="ignore"):
+        if kind == "keras":
+            return keras().models.load_model(path, compile=False)
+        import torch
+
+        if kind == "exported":
+            return torch.export.load(str(path))
+        return torch.jit.load(str(path), map_location="cpu").eval()  # PyTorch deprecates it
 
 
-def call(function: str, path: Path | None = None) -> tuple[Network, object]:
+def call(function: str, path: Path) -> tuple[Network, object]:
     """Import "module:function", whose file is `path`, and call it: a network and example inputs.
 
     Raises CheckpointError if there is none, it fails, or it returns something else.
@@ -67,20 +56,27 @@ def call(function: str, path: Path | None = None) -> tuple[Network, object]:
     module, _, name = function.partition(":")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    if path is not None:
-        folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    folder = str(path.resolve().parents[module.count(".") + (path.name == "__init__.py")])
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     with explained(function, "cannot be imported"):
         factory = getattr(importlib.import_module(module), name)
     with explained(function, "failed"):
         result = factory()
     if not isinstance(result, tuple) or len(result) != 2:
-        raise CheckpointError(
-            f"{function} does not return a pair. Return a model and example inputs."
-        )
-    network, example = result
-    return network, example
+        fault = "does not return a pair. Return a model and example inputs."
+        raise CheckpointError(f"{function} {fault}")
+    return result
+
+
+def without_cache(network: Network) -> list[str]:
+    """Have a network of transformers return no cache of earlier tokens; return a note of that."""
+    config: Any = getattr(network, "config", None)
+    if not getattr(config, "use_cache", False):
+        return []
+    config.use_cache = False
+    is_decoder = getattr(network, "can_generate", bool)()
+    return ["use_cache: off, so each request is computed in full"] if is_decoder else []
 
 
 @contextmanager
@@ -91,13 +87,8 @@ def explained(origin: object, fault: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{origin}: no such file ({error.filename})") from None
     except Exception as error:  # readers, and the user's own code, raise anything
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
         raise CheckpointError(f"{origin} {fault}: {reason}") from None
-
-
-def source(user_model: Own, path: Path) -> Source:
-    """Load a file, or call the function whose module is at `path`."""
-    return Torch(user_model, path) if user_model.FRAMEWORK == "torch" else Keras(user_model, path)
 
 
 class Torch(Source):
@@ -107,16 +98,21 @@ class Torch(Source):
 
     def __init__(self, user_model: Own, path: Path) -> None:
         super().__init__(user_model, path)
-        if user_model.description.source == "exported":
-            program = read_exported(path)
+        kind, function = user_model.description.source, user_model.description.function
+        if kind == "exported":
+            program = read(path, "exported")
             self.network = program.module(check_guards=False)
             self.names = list(map(str, program.graph_signature.user_inputs))
             self.spec = program.call_spec.in_spec
-        elif user_model.description.source == "torchscript":
-            self.network = read_torchscript(path)
+        elif kind == "torchscript":
+            self.network = read(path, "torchscript")
             self.names = [argument.name for argument in self.network.forward.schema.arguments][1:]
         else:
-            self.network = call(user_model.description.function, path)[0].eval()
+            from helpers.models._own import huggingface
+
+            is_folder = kind == "huggingface"
+            self.network = huggingface.read(path) if is_folder else call(function, path)[0].eval()
+            without_cache(self.network)
             self.names = list(inspect.signature(self.network.forward).parameters)
 
     def arguments(self, inputs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -140,7 +136,12 @@ class Torch(Source):
 
         with torch.inference_mode():
             feed = {name: torch.from_numpy(array) for name, array in inputs.items()}
-            return {name: value.numpy() for name, value in self.called(self.network, feed).items()}
+            outputs = self.called(self.network, feed)
+        for name, value in outputs.items():
+            if value.dtype == torch.bfloat16:
+                what = f"The output '{name}' is bfloat16, which numpy does not have"
+                raise CheckpointError(f"{what}. Call .float() on the model.")
+        return {name: value.numpy() for name, value in outputs.items()}
 
     def is_plain(self, inputs: Arrays) -> bool:
         """Return whether it takes the inputs in order and returns one tensor of at least 2-D."""
@@ -185,11 +186,12 @@ class Keras(Source):
 
     def __init__(self, user_model: Own, path: Path) -> None:
         super().__init__(user_model, path)
-        is_file = user_model.description.source == "keras"
-        self.network, example = (
-            (read_keras(path), 0) if is_file else call(user_model.description.function, path)
-        )
-        self._takes_dict = isinstance(example, Mapping)
+        self._takes_dict = False
+        if user_model.description.source == "keras":
+            self.network = read(path, "keras")
+        else:
+            self.network, example = call(user_model.description.function, path)
+            self._takes_dict = isinstance(example, Mapping)
 
     def called(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Call the model with its inputs by name, in the structure that it takes."""
@@ -218,9 +220,12 @@ def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
     the model's own `names` if it has no keys. Raises CheckpointError if two tensors have one name.
     """
     paths, tensors = zip(*_walked(results), strict=True)
+    for path, tensor in zip(paths, tensors, strict=True):
+        if not hasattr(tensor, "shape"):
+            what = f"'{_named(path)}' is not a tensor but of the type {type(tensor).__name__}"
+            raise CheckpointError(f"The output {what}. Return tensors only.")
     if len(set(names)) != len(paths) or any(isinstance(key, str) for key in chain(*paths)):
-        full = [path if isinstance((*path, 0)[0], str) else ("output", *path) for path in paths]
-        names = ["_".join(map(str, path)) for path in full]
+        names = [*map(_named, paths)]
     if len(set(names)) < len(paths):
         fault = f"Two of the outputs {', '.join(names)} have the same name"
         raise CheckpointError(f"{fault}. Return them under different keys.")
@@ -229,12 +234,19 @@ def by_name(results: object, names: Sequence[str] = ()) -> dict[str, Any]:
 
 def _walked(results: object) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield the tensors of a nested structure, each after the path of keys and indices to it."""
+    if is_dataclass(results) and not isinstance(results, Mapping):
+        results = {each.name: getattr(results, each.name) for each in fields(results)}
     if isinstance(results, Mapping):
-        parts: list[tuple[str | int, object]] = [(str(key), part) for key, part in results.items()]
+        parts: Iterable[tuple[Any, object]] = ((str(key), part) for key, part in results.items())
     elif isinstance(results, (list, tuple)):
-        parts = list(enumerate(results))
+        parts = enumerate(results)
     else:
-        parts = []
+        parts = ()
         if results is not None:
             yield (), results
     yield from (((key, *path), tensor) for key, part in parts for path, tensor in _walked(part))
+
+
+def _named(path: Sequence[str | int]) -> str:
+    """Return the name of an output by the path of keys and indices to it."""
+    return "_".join(map(str, path if isinstance((*path, 0)[0], str) else ("output", *path)))

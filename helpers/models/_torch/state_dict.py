@@ -98,15 +98,15 @@ def rename(
 def place(
     tensors: Mapping[str, Tensor], network: nn.Module, path: Path, title: str, optional: str = ""
 ) -> None:
-    """Copy the tensors into `network`, whose tensors they must match one to one.
+    """Copy the tensors into `network`; those whose name ends in `optional` may be missing.
 
-    Tensors whose name ends in `optional` may be missing. Raises CheckpointError naming every
-    tensor that is missing, surplus or misshapen.
+    Raises CheckpointError naming tensors that are missing, surplus or misshapen.
     """
     state = network.state_dict()
     if optional:
         tensors = {n: t for n, t in state.items() if n.endswith(optional)} | dict(tensors)
-    check(path, title, _shapes(tensors), _shapes(state))
+    actual, expected = ({name: _shape(t) for name, t in held.items()} for held in (tensors, state))
+    check(path, title, actual, expected)
     network.load_state_dict(tensors)
 
 
@@ -115,10 +115,7 @@ def save(network: nn.Module, path: Path) -> None:
     torch.save({name: t.contiguous() for name, t in network.state_dict().items()}, path)
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write shapes, and the types that are not of floating point."""
-    kinds = {n: "" if t.is_floating_point() else f" {t.dtype}" for n, t in tensors.items()}
-    return {
-        name: f"{list(tensor.shape)}{kinds[name].replace('torch.', '')}"
-        for name, tensor in tensors.items()
-    }
+def _shape(tensor: Tensor) -> str:
+    """Write a shape, and a type that is not of floating point."""
+    kind = "" if tensor.is_floating_point() else f" {tensor.dtype}".replace("torch.", "")
+    return f"{list(tensor.shape)}{kind}"

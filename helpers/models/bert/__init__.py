@@ -16,6 +16,7 @@ INPUTS = (
     "segment ids: 0 for the question, 1 for the paragraph",
     "mask: 1 for tokens, 0 for padding",
 )
+OUTPUTS = [f"a logit for each token: the {end} of the answer" for end in ("start", "end")]
 SHORTEST = 128  # tokens: a query has up to 64, and its paragraph needs room
 # terms of an output of: query, scores, attention, projection and two more layers; the last layer
 _LARGE = SIZES["large"]
@@ -37,28 +38,18 @@ class BERT(Model):
     def inputs(self, config: Config) -> tuple[Tensor, ...]:
         """Describe the token ids, the segment ids and the input mask."""
         shape = (config.max_seq_length or LENGTH,)
-        return tuple(
-            Tensor(f"input__{index}", "int32", shape, meaning)
-            for index, meaning in enumerate(INPUTS)
-        )
+        return tuple(Tensor(f"input__{n}", "int32", shape, text) for n, text in enumerate(INPUTS))
 
     def outputs(self, config: Config) -> tuple[Tensor, ...]:
         """Describe the logits of the answer's start and end."""
         dtype, shape = float_type(config), (config.max_seq_length or LENGTH,)
-        return tuple(
-            Tensor(
-                f"output__{index}", dtype, shape, f"a logit for each token: the {end} of the answer"
-            )
-            for index, end in enumerate(("start", "end"))
-        )
+        return tuple(Tensor(f"output__{n}", dtype, shape, text) for n, text in enumerate(OUTPUTS))
 
     def open_dataset(self, config: Config, folder: Path, split: Split = "test") -> Dataset:
         from helpers.models.bert.data import QuestionSet
         from helpers.models.bert.squad import FILES
 
-        inputs, outputs = (
-            [tensor.name for tensor in tensors(config)] for tensors in (self.inputs, self.outputs)
-        )
+        inputs, outputs = ([t.name for t in of(config)] for of in (self.inputs, self.outputs))
         length, rows = config.max_seq_length or LENGTH, SIZES[config.variant].rows
         return QuestionSet(folder, length, rows, inputs, outputs, FILES[split])
 

@@ -23,8 +23,7 @@ def load(path: Path, network: nn.Module, variant: str) -> None:
 
     The file is `.safetensors`, a state dict, or a dict with one under "model" or "state_dict". Its
     names are those of NVIDIA, of Hugging Face or of a conversion from TensorFlow. A pooler, which
-    question answering does not use, must be whole if it is there. Raises CheckpointError if the
-    file cannot be read or would run code, or if a tensor is missing, surplus or misshapen.
+    question answering does not use, must be whole if it is there. Raises CheckpointError.
     """
     content = _safetensors(path) if path.suffix == ".safetensors" else state_dict.read(path)
     tensors = state_dict.unwrap(content, path)

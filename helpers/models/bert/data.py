@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from helpers.errors import DataError
 from helpers.models import Arrays, Dataset
+from helpers.models._tables import GENERATED
 from helpers.models.bert import metric
 from helpers.models.bert.answers import best_spans
 from helpers.models.bert.features import Window, WordPiece, windows
 from helpers.models.bert.squad import FILE, parse
 
 VOCABULARY = "vocab.txt"
-MARKER = "generated.json"  # next to the questions: marks a generated set
 PUBLISHED = "3e85deb501d4e538b6bc56f786231552"  # MD5 of the public file
 
 
@@ -40,7 +40,7 @@ class QuestionSet(Dataset):
         content = path.read_bytes()
         self.tokenizer = WordPiece(_only(folder, VOCABULARY), rows)
         self.contexts, self.questions = parse(content, path)
-        self._origin = _origin(content, path.with_name(MARKER))
+        self._origin = _origin(content, path.with_name(GENERATED))
         self._contexts = self.tokenizer.encode(self.contexts)
         self._queries = self.tokenizer.encode([question.text for question in self.questions])
         self.windows: list[Window] = []
@@ -70,9 +70,7 @@ class QuestionSet(Dataset):
         return self.tokenizer.tokens(self._queries[question])
 
     def characters(self, window: int) -> NDArray[np.int32]:
-        """Return the first and past-last character in the paragraph of each token of a window,
-        [tokens, 2]; `window` is its index.
-        """
+        """Return each token's first and past-last character in the paragraph, [tokens, 2]."""
         part = self.windows[window]
         context = self._contexts[self.questions[part.question].context]
         return context.spans[part.start : part.start + part.length]

@@ -21,47 +21,37 @@ print("expected:", sample["expected"])
 
 
 def show_answers(dataset: QuestionSet, infer: Answers, count: int = 5) -> list[dict[str, str]]:
-    """Answer `count` questions, spread over the set, by `infer`: a function of a batch, or the
-    outputs of all windows.
+    """Return a row for each of `count` questions, spread over the set; windows run one by one."""
 
-    Returns one row per question. Every window over its paragraph is run, one at a time.
-    """
-    rows = []
-    for index in spread(len(dataset.questions), count).tolist():
+    def row(index: int) -> dict[str, str]:
         question, windows = dataset.questions[index], dataset.windows_of(index)
         outputs = concatenate(
             answers(infer, dataset.take([window]), np.array([window])) for window in windows
         )
         context, expected = dataset.contexts[question.context], question.answers[0]
-        rows.append(
-            {
-                "question": question.text,
-                "answer": dataset.answers(outputs, windows)[question.id],
-                "expected": expected,
-                "context": _excerpt(context, expected),
-            }
-        )
-    return rows
+        return {
+            "question": question.text,
+            "answer": dataset.answers(outputs, windows)[question.id],
+            "expected": expected,
+            "context": _excerpt(context, expected),
+        }
+
+    return [row(index) for index in spread(len(dataset.questions), count).tolist()]
 
 
 def example(dataset: QuestionSet, most: int) -> Example:
-    """Choose the first question of `show_answers`, and the window over its paragraph that has the
-    answer.
-    """
+    """Choose the first question of `show_answers`, and the first window with its answer."""
     question, windows = dataset.questions[0], dataset.windows_of(0)
     text, expected = dataset.contexts[question.context], question.answers[0]
+    spans = {index: dataset.characters(index) for index in windows}
     start = text.find(expected)
-    with_answer = [
-        index
-        for index in windows
-        if (spans := dataset.characters(index))[0, 0] <= start < spans[-1, 1]
-    ]
+    with_answer = [index for index in windows if spans[index][0, 0] <= start < spans[index][-1, 1]]
     chosen = (with_answer or windows)[0]
     window = dataset.windows[chosen]
     beside = {
         "question": np.array(question.text),
         "text": np.array(text),
-        "characters": dataset.characters(chosen),
+        "characters": spans[chosen],
         "passage": np.array([window.offset, window.offset + window.length]),
         "expected": np.array(expected),
     }

@@ -63,11 +63,8 @@ class WordPiece:
         """Tokenize texts, with no special tokens around them."""
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
-            Text(
-                np.array(encoding.ids, dtype=np.int32),
-                np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2),
-            )
-            for encoding in encoded
+            Text(np.array(text.ids, np.int32), np.array(text.offsets, np.int32).reshape(-1, 2))
+            for text in encoded
         ]
 
     def tokens(self, text: Text) -> list[str]:

@@ -4,8 +4,6 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", section 
 the activation is the tanh approximation of GELU (Hendrycks and Gimpel, 2016).
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from helpers.models.bert.sizes import POSITIONS, SIZES
@@ -24,7 +22,6 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
 
         super().__init__()
         size = SIZES[variant]
-        options: dict[str, Any] = {"attn_implementation": "eager" if basic_operators else "sdpa"}
         config = BertConfig(
             vocab_size=size.rows,
             hidden_size=size.hidden,
@@ -35,7 +32,7 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
             max_position_embeddings=POSITIONS,
             type_vocab_size=2,
             layer_norm_eps=1e-12,
-            **options,
+            attn_implementation="eager" if basic_operators else "sdpa",
         )
         self.bert = BertModel(config, add_pooling_layer=False)
         self.bert.loss_type = "ForQuestionAnswering"  # else the library warns while it is traced
@@ -45,9 +42,7 @@ class QuestionAnswering(nn.Module):  # type: ignore[misc, unused-ignore]
         weight = self.qa_outputs.weight
         padding = (1 - mask[:, None, None, :].to(weight.dtype)) * MASKED
         hidden = self.bert(
-            ids.long(),
-            attention_mask=padding,
-            token_type_ids=segments.long(),
+            ids.long(), attention_mask=padding, token_type_ids=segments.long()
         ).last_hidden_state
         logits = self.qa_outputs(hidden)
         return logits[..., 0], logits[..., 1]

@@ -50,10 +50,7 @@ class Question:
 
 
 def parse(content: bytes, path: Path) -> tuple[list[str], list[Question]]:
-    """Read the paragraphs and questions that the file `path` holds, in order.
-
-    Raises DataError naming the field that is not SQuAD's.
-    """
+    """Read paragraphs and questions in order; raise DataError naming the field that is wrong."""
     try:
         document = _Document.model_validate_json(content)
     except ValidationError as error:

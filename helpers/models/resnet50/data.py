@@ -14,10 +14,10 @@ from PIL import Image
 from helpers.errors import DataError
 from helpers.models import Arrays, Dataset
 from helpers.models._arrays import spread
+from helpers.models._tables import GENERATED, origin
 from helpers.models.resnet50 import CROPPED, RESIZED
 from helpers.store import usable_cores
 
-MARKER = "generated.json"  # next to the class folders: marks a generated set
 SUFFIXES = {".gif", ".jpeg", ".jpg", ".png"}
 LAYOUT = "Use <folder>/<class>/<image>.JPEG, where a class is a number from 0 on or a name."
 FORMATS = ("GIF", "JPEG", "PNG")  # no others: a decoder may start programs, such as Ghostscript
@@ -40,11 +40,11 @@ class ImageFolder(Dataset):
     ) -> None:
         self._input, self.output = input_name, output_name
         self._read = partial(preprocess, side=side)
-        self._origin = "generated" if (folder / MARKER).is_file() else "folder"
+        self._origin = origin(folder)
         try:
             classes = _classes(folder)
             files = sorted(
-                (label, path) for subfolder, label in classes.items() for path in _images(subfolder)
+                (label, path) for part, label in classes.items() for path in _images(part)
             )
         except OSError as error:
             raise DataError(f"{folder} cannot be read: {error}") from None
@@ -87,10 +87,8 @@ class ImageFolder(Dataset):
         return self._names.get(label, f"class {label}")
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the fractions of images whose class has the largest logit or one of the five
-        largest.
-
-        The outputs are [images, 1000]; raises DataError for another shape.
+        """Return the fractions of images whose class has the largest logit, or one of the five
+        largest; raise DataError for outputs not [images, 1000].
         """
         logits = outputs[self.output]
         if logits.shape != (len(self), OUTPUTS):
@@ -154,7 +152,7 @@ def _classes(folder: Path) -> dict[Path, int]:
 def _names(folder: Path, classes: dict[Path, int]) -> dict[int, str]:
     """Return the name of each class: its folder's, or the one of a generated set."""
     try:
-        class_names = json.loads((folder / MARKER).read_text())["classes"]
+        class_names = json.loads((folder / GENERATED).read_text())["classes"]
     except (OSError, ValueError, KeyError):
         class_names = []
     names = {label: path.name for path, label in classes.items()}

@@ -74,10 +74,9 @@ def _stage(channels: int, width: int, blocks: int, stride: int) -> nn.Sequential
 def load(path: Path, network: nn.Module) -> None:
     """Copy the tensors of the file `path` into `network`.
 
-    The file is a state dict, or has one under "state_dict" or "model". A leading `module.` of its
-    names is cut. The names are torchvision's and NVIDIA NGC's (`layer1.0.conv1.weight`) or those of
-    NVIDIA's current code (`layers.0.0.conv1.weight`). Raises CheckpointError if the file cannot be
-    read or would run code, or if a tensor is missing, surplus or misshapen.
+    The file is a state dict, or has one under "state_dict" or "model". The names are torchvision's
+    and NVIDIA NGC's (`layer1.0.conv1.weight`) or those of NVIDIA's current code
+    (`layers.0.0.conv1.weight`). Raises CheckpointError.
     """
     tensors = state_dict.unwrap(state_dict.read(path), path)
     tensors = state_dict.rename(

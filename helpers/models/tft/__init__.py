@@ -14,11 +14,7 @@ _WIDTH = 128
 # Terms of an output of the embedding and the selection of variables, whose first layer takes four.
 # Then of the LSTM at each hour, gate, enrichment, attention (scores, gate), and three layers.
 _SELECTION, _LSTM = [2, 4 * _WIDTH, _WIDTH, _WIDTH, 4], [2 * _WIDTH] * LENGTH
-_ATTENTION = [
-    *[_WIDTH] * 5,
-    *(_WIDTH, _WIDTH // 4, LENGTH, _WIDTH // 4, _WIDTH),
-    *[_WIDTH] * 5,
-]
+_ATTENTION = [*[_WIDTH] * 6, _WIDTH // 4, LENGTH, _WIDTH // 4, *[_WIDTH] * 6]
 
 
 class TFT(Model):

@@ -19,8 +19,7 @@ def load(path: Path, network: nn.Module) -> None:
     """Copy the tensors of the file `path` into `network`.
 
     The file is NVIDIA's `checkpoint.pt`, a dict of "args", "config" and "model", or a state dict
-    alone; a leading `module.` is cut. Raises CheckpointError if the file cannot be read or would
-    run code, or if a tensor is missing, surplus or misshapen.
+    alone. Raises CheckpointError.
     """
     tensors = state_dict.unwrap(state_dict.read(path, INERT), path)
     state_dict.place(tensors, network, path, "the Temporal Fusion Transformer")

@@ -96,27 +96,20 @@ class Windows(Dataset):
         return self.inverse_transform(self.gather(chosen)[2][..., 0], chosen)
 
     def score(self, outputs: Arrays) -> dict[str, float]:
-        """Return the q-risk of P10, P50 and P90 over all windows and hours, in units of the data.
-        Raises DataError for outputs not [windows, 24, 3].
-        """
+        """Return the q-risk of each quantile; raise DataError for outputs not [windows, 24, 3]."""
         name, expected = self.names[-1], (len(self), HORIZON, len(QUANTILES))
         if (forecast := outputs[name]).shape != expected:
             raise DataError(f"{name} is {list(forecast.shape)} and should be {list(expected)}")
         everything = np.arange(len(self))
         actual = self.targets(everything)[:, HISTORY:]
-        return {
-            f"p{round(100 * q)}": q_risk(
-                actual, self.inverse_transform(forecast[..., index], everything), q
-            )
-            for index, q in enumerate(QUANTILES)
-        }
+        forecasts = np.moveaxis(self.inverse_transform(forecast, everything), -1, 0)
+        risks = zip(QUANTILES, forecasts, strict=True)
+        return {f"p{round(100 * q)}": q_risk(actual, values, q) for q, values in risks}
 
     def decisions(self, outputs: Arrays) -> NDArray[np.bool_]:
         """Return for each hour whether the P50 is above the target of the day before."""
-        everything = np.arange(len(self))
-        median = self.inverse_transform(
-            outputs[self.names[-1]][..., QUANTILES.index(0.5)], everything
-        )
+        everything, name = np.arange(len(self)), self.names[-1]
+        median = self.inverse_transform(outputs[name][..., QUANTILES.index(0.5)], everything)
         before = self.targets(everything)[:, HISTORY - HORIZON : HISTORY]
         return np.asarray(median > before).reshape(-1)
 
@@ -148,9 +141,7 @@ def _read_table(path: Path, variant: Variant) -> dict[str, NDArray[np.float64]]:
 
 
 def _scalers(path: Path, codes: Integers) -> NDArray[np.float64]:
-    """Read the mean and scale for each series, [series, 2], from its own scaler or the common one,
-    whose key is ''.
-    """
+    """Read each series' mean and scale, [series, 2], by its own scaler or the common one, ''."""
     scalers, moments = pickles.read(path), np.empty((len(codes), 2))
     if not isinstance(scalers, dict):
         raise DataError(f"{path} is a {type(scalers).__name__}, not a dict of scalers")

@@ -51,11 +51,7 @@ def show_series(dataset: Windows, count: int = 4) -> "Image":
 
 
 def show_forecasts(dataset: Windows, infer: Answers, count: int = 4) -> "Image":
-    """Draw forecasts of `count` windows, spread over the set, and the actual values.
-
-    `infer` maps a batch as the data set gives it to the network's output: a session's `run`, or a
-    client of a server. Or it holds the outputs of all windows.
-    """
+    """Draw forecasts of `count` windows, spread over the set, and the actual values."""
     chosen = spread(len(dataset), count)
     (scaled,) = answers(infer, dataset.take(chosen), chosen).values()
     forecasts = dataset.inverse_transform(np.asarray(scaled, dtype=np.float64), chosen)

@@ -5,6 +5,7 @@ arXiv 1912.09363; its equations are named where they are computed. Layer norms h
 1e-3 and a skip connection is projected where a width changes, both as NVIDIA trained it.
 """
 
+from collections import OrderedDict
 from typing import NamedTuple, Optional
 
 import torch
@@ -64,18 +65,6 @@ class GLU(nn.Module):  # type: ignore[misc, unused-ignore]
         return out
 
 
-class Norm(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A layer norm one level down, where the checkpoints have it."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.ln = nn.LayerNorm(width, eps=EPSILON)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.ln(x)
-        return out
-
-
 class GRN(nn.Module):  # type: ignore[misc, unused-ignore]
     """Gated residual network, equations 2 to 4; a single output has no layer norm."""
 
@@ -83,7 +72,8 @@ class GRN(nn.Module):  # type: ignore[misc, unused-ignore]
         self, inputs: int, out: int, *, context: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.layer_norm = Norm(out) if out > 1 else nn.Identity()
+        norm = OrderedDict(ln=nn.LayerNorm(out, eps=EPSILON))  # `layer_norm.ln` in checkpoints
+        self.layer_norm = nn.Sequential(norm) if out > 1 else nn.Identity()
         self.lin_a = nn.Linear(inputs, HIDDEN)
         self.lin_c = nn.Linear(HIDDEN, HIDDEN, bias=False) if context else None
         self.lin_i = nn.Linear(HIDDEN, HIDDEN)
@@ -92,9 +82,7 @@ class GRN(nn.Module):  # type: ignore[misc, unused-ignore]
         self.out_proj = nn.Linear(inputs, out) if out != inputs else nn.Identity()
 
     def forward(self, a: Tensor, c: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 - TorchScript
-        """Transform `a`, [batch, ..., inputs], with the context `c`, [batch, 128], the same for
-        every hour.
-        """
+        """Transform `a`, [batch, ..., inputs], with the context `c` of all hours, [batch, 128]."""
         x = self.lin_a(a)
         if self.lin_c is not None and c is not None:
             x = x + self.lin_c(c).unsqueeze(1)

@@ -40,8 +40,7 @@ def prepare_raw(config: Config, source: Path, folder: Path) -> None:
     """Write the processed folder of `config.variant` into `folder`, an empty folder.
 
     `source` is `LD2011_2014.txt`, zipped or not, or `PEMS-SF.zip`, or a folder with one of them.
-    Prints a line every few seconds. Raises DataError for a file that is damaged, shortened, another
-    one or the other variant's.
+    Raises DataError for a file that is damaged, shortened, another one or the other variant's.
     """
     from helpers.models.tft.prepare import prepare
 

@@ -39,8 +39,7 @@ def load(path: Path, network: "Model") -> None:
     """Copy the checkpoint's variables into `network`.
 
     `path` is NVIDIA's folder `checkpoint`, the one above it, or a checkpoint's prefix or index.
-    Raises CheckpointError if there is no checkpoint or it is damaged, and naming the variables that
-    are missing, surplus or misshapen.
+    Raises CheckpointError.
     """
     checkpoint.load(_prefix(path), "Wide & Deep", variables(network))
 

@@ -49,9 +49,7 @@ def show_displays(dataset: Displays, count: int = 3) -> list[Row]:
 
 
 def show_ranking(dataset: Displays, infer: Answers, count: int = 3) -> list[Row]:
-    """Return a row for each ad of `count` displays, ranked by the predicted probability. `infer` is
-    the run of a session or a client, or has the outputs of all rows.
-    """
+    """Return a row for each ad of `count` displays, ranked by the predicted probability."""
     rows: list[Row] = []
     for places in _displays(dataset, count):
         features = dataset.take(places)
@@ -72,10 +70,7 @@ def example(dataset: Displays, most: int) -> Example:
 
 
 def show_ranks(dataset: Displays, infer: Answers, batch_size: int = 64) -> "Image":
-    """Draw the clicked ad's rank, and its rank in a random order.
-
-    Whole displays are taken from all over the set, until they have about 5,000 rows.
-    """
+    """Draw the clicked ad's rank, and by chance, in whole displays with about 5,000 rows."""
     count = max(1, round(ROWS / len(dataset) * len(np.unique(dataset.displays))))
     places = np.sort(np.concatenate(list(_displays(dataset, count))))
     features = dataset.take(places)

@@ -1,15 +1,6 @@
-from .access import Access
-from .preparation import prepare
-from .scheduler import serve_scheduler
-from .submission import run
-from .transfer import fetch_repository
-from .worker import work
-
-__all__ = [
-    "Access",
-    "fetch_repository",
-    "prepare",
-    "run",
-    "serve_scheduler",
-    "work",
-]
+from .access import Access as Access
+from .preparation import prepare as prepare
+from .scheduler import serve_scheduler as serve_scheduler
+from .submission import run as run
+from .transfer import fetch_repository as fetch_repository
+from .worker import work as work

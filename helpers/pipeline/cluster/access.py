@@ -7,6 +7,7 @@ encrypted, and both ends present the certificate of one file, which the schedule
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from math import inf
 from pathlib import Path
@@ -32,16 +33,11 @@ def worker_timeout() -> float:
 
     Raises `ParameterError` if the user's variable is not a positive number.
     """
-    value = os.environ.get(WORKER_TIMEOUT_VARIABLE, "")
-    try:
-        seconds = float(value or WORKER_TIMEOUT_SECONDS)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < inf:
-        raise ParameterError(
-            f"Invalid {WORKER_TIMEOUT_VARIABLE} '{value}'. Use a number of seconds."
-        )
-    return seconds
+    value = os.environ.get(WORKER_TIMEOUT_VARIABLE) or WORKER_TIMEOUT_SECONDS
+    with suppress(ValueError):
+        if 0 < (seconds := float(value)) < inf:
+            return seconds
+    raise ParameterError(f"Invalid {WORKER_TIMEOUT_VARIABLE} '{value}'. Use a number of seconds.")
 
 
 def is_loopback(host: str) -> bool:
@@ -86,9 +82,8 @@ class Access:
                 raise ParameterError(f"{self.address} {plain}. Use tls://, or add --insecure.")
             return Security()
         if self.key is None:
-            raise ParameterError(
-                f"{self.address} needs a key. Add --key with the scheduler's file."
-            )
+            missing = f"{self.address} needs a key"
+            raise ParameterError(f"{missing}. Add --key with the scheduler's file.")
         if not self.key.is_file():
             raise ParameterError(f"--key {display_path(self.key)}: the file does not exist")
         parts = {f"tls_{role}_{part}": str(self.key) for role in ROLES for part in ("cert", "key")}
@@ -96,18 +91,14 @@ class Access:
 
 
 def write_key(path: Path) -> Path:
-    """Write a new key and its certificate for a year, unless the file exists; return its path.
-
-    Only its owner can read the file.
-    """
+    """Write a key and its certificate for a year, for its owner only, unless the file exists."""
     from distributed.security import Security
 
     if not path.exists():
         credentials = Security.temporary()
         with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
+            with open(path, "x", opener=partial(os.open, mode=0o600)) as file:
                 file.write(f"{credentials.tls_client_key}{credentials.tls_client_cert}")
     return path
 

@@ -1,6 +1,7 @@
 """Describe what a machine offers a cluster: its hardware, and the targets that it can run."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from helpers import machine
 from helpers.config import FILES, Parameters, read_file
@@ -13,19 +14,15 @@ TARGET = "target:"  # prefix of a target as a Dask resource
 
 def targets() -> list[str]:
     """Return the targets that this machine can run: those for its GPU, else those for a CPU."""
-    try:
+    name, matching = "", dict[str, None]()
+    with suppress(DeploymentError):
         name = machine.this_gpu().name
-    except DeploymentError:
-        name = ""
-    matching: dict[str, None] = {}
     for path in sorted(FILES.glob("*.yaml")):
-        try:
+        with suppress(ParameterError):
             parameters = read_file(path)
-        except ParameterError:
-            continue
-        gpu, device = parameters.file.gpu, parameters.file.device
-        if machine.matches_target(name, gpu) if name else device == "cpu":
-            matching |= dict.fromkeys(names(parameters))
+            gpu, device = parameters.file.gpu, parameters.file.device
+            if machine.matches_target(name, gpu) if name else device == "cpu":
+                matching |= dict.fromkeys(names(parameters))
     return [*matching]
 
 

@@ -1,7 +1,8 @@
 """The groups of a run over a cluster: the stages that one machine runs, in order.
 
 A group has the jobs of a target that share an export, whose artifacts stay on that machine. Each
-model's report is a group of its own, which the submitting machine runs.
+model's comparison is a group of its own after these, and so is its report, which the submitting
+machine runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from helpers.config import LESSONS, ExportConfig, configure, select
+from helpers.config import LESSONS, configure, select
 from helpers.pipeline import Job, Plan, plan
 from helpers.pipeline.cluster import capabilities
 from helpers.pipeline.cluster.workers import WorkerInfo
@@ -41,8 +42,13 @@ class Group:
         return self.jobs[0][1].config.stage == "report"
 
     @property
-    def may_be_reported(self) -> bool:
-        """Return whether all jobs are settled that the report shows; it shows no lessons."""
+    def is_last(self) -> bool:
+        """Return whether it follows the groups of its model that are listed before it."""
+        return self.is_report or self.jobs[0][1].config.stage == "compare"
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Return whether all jobs are settled but lessons, which no other stage reads."""
         left = [job for _, job in self.jobs if job.name not in self.settled]
         return self.state == "over" or all(job.config.stage in LESSONS for job in left)
 
@@ -55,10 +61,7 @@ class Group:
 def groups_of(
     plans: Sequence[Plan], models: Sequence[str] = (), experiments: Sequence[str] = ()
 ) -> list[Group]:
-    """Return the groups of all targets, in order.
-
-    `models` and `experiments` are those that were chosen for the plans.
-    """
+    """Return the groups of all targets in order; `models` and `experiments` are the chosen ones."""
     groups: dict[tuple[str, str], Group] = {}
     every: dict[Path, Job] = {}
     for path, parameters, jobs in plans:
@@ -67,13 +70,13 @@ def groups_of(
         content = yaml.safe_dump(parameters.file.model_dump(exclude_unset=True), sort_keys=False)
         for turn, job in enumerate(jobs, 1):
             config, position = job.config, f"{path.stem}: [{turn}/{len(jobs)}]"
-            shared = config.key("export") if isinstance(config, ExportConfig) else "report"
+            is_whole = config.stage in ("compare", "report")
+            shared = f"{config.model} {config.stage}" if is_whole else config.key("export")
             new = Group(path.stem, config.model, capabilities.names(parameters), content, [], [])
-            group = groups.setdefault((path.stem, f"{config.model} {shared}"), new)
-            group.jobs.append((position, job))
+            groups.setdefault((path.stem, shared), new).jobs.append((position, job))
         for model, experiment in select(parameters, models, experiments):
             shared = configure(parameters, model, experiment, "convert").key("export")
-            if sharing := groups.get((path.stem, f"{model} {shared}")):
+            if sharing := groups.get((path.stem, shared)):
                 sharing.experiments.append(experiment)
     for group in groups.values():
         group.before = _before(group.jobs, every)
@@ -82,10 +85,10 @@ def groups_of(
 
 def _before(jobs: Sequence[tuple[str, Job]], every: Mapping[Path, Job]) -> list[Job]:
     """List the jobs that these jobs need, directly or not, and that are not among them."""
-    listed = {job.result: job for _, job in jobs}
-    for _, job in jobs:
-        needs = job.needs
-        while needs and needs not in listed:
-            listed[needs] = every[needs]
-            needs = every[needs].needs
-    return [*listed.values()][len(jobs) :]
+    own, needed = {job.result for _, job in jobs}, dict[Path, Job]()
+    left = [path for _, job in jobs for path in job.needs]
+    for path in left:  # it grows meanwhile
+        if path not in own and path not in needed:
+            needed[path] = every[path]
+            left += every[path].needs
+    return [*needed.values()]

@@ -41,14 +41,8 @@ class ParallelMap:
         from helpers.pipeline.cluster.tasks import call
 
         began, client = time.monotonic(), self.workers.client
-        futures = client.map(
-            partial(call, do),
-            [[*arguments] for arguments in calls],
-            workers=self.addresses,
-            allow_other_workers=False,
-            retries=AGAIN,
-            pure=False,
-        )
+        options = {"workers": self.addresses, "allow_other_workers": False, "pure": False}
+        futures = client.map(partial(call, do), [*map(list, calls)], retries=AGAIN, **options)
         try:
             answers: list[Answer] = client.gather(futures)
         except CancelledError:
@@ -56,8 +50,7 @@ class ParallelMap:
             raise
         finally:
             client.cancel(futures)
-        seconds = time.monotonic() - began
-        self.say(f"{do.__name__}: {len(calls)} parts in {seconds:.1f} s")
+        self.say(f"{do.__name__}: {len(calls)} parts in {time.monotonic() - began:.1f} s")
         return answers
 
 
@@ -85,15 +78,16 @@ def prepare(
         say(f"{display_path(dataset.made)} is already prepared")
         return
     scratch = dataset.made.with_name(f"{dataset.made.name}.parts")
+    made = scratch / "result"
     with joined(access, outputs) as workers, locked(outputs):
         workers.refuse_others([worker.targets for worker in workers])
         spread = ParallelMap(workers, _seeing(workers, [workers.probe, source]), say)
-        (scratch / "result").mkdir(parents=True, exist_ok=True)
-        parts.prepare_parts(config, source, scratch / "result", scratch, spread)
-        for left in (scratch / "result").rglob(".*"):  # of killed workers
+        made.mkdir(parents=True, exist_ok=True)
+        parts.prepare_parts(config, source, made, scratch, spread)
+        for left in made.rglob(".*"):  # of killed workers
             left.unlink()
         with create_artifact(dataset.made) as (folder, _):
-            for part in (scratch / "result").iterdir():
+            for part in made.iterdir():
                 part.rename(folder / part.name)
         shutil.rmtree(scratch)
     say(f"{display_path(dataset.made)} is prepared")
@@ -101,11 +95,13 @@ def prepare(
 
 def _seeing(workers: Workers, paths: Sequence[Path]) -> list[str]:
     """Return the workers that see all of the paths."""
-    from helpers.pipeline.cluster.tasks import see
-
     names = [str(path) for path in paths]
-    visibility = ask_all(workers.client, workers.addresses, see, names)
-    if addresses := [address for address, is_visible in visibility.items() if is_visible]:
+    visible = ask_all(workers.client, workers.addresses, _exist, names)
+    if addresses := [address for address in visible if visible[address]]:
         return addresses
     text = " and ".join(names)
     raise ClusterError(f"No worker can read {text}. Put both on a disk that all machines share.")
+
+
+def _exist(paths: Sequence[str]) -> bool:
+    return all(Path(path).exists() for path in paths)

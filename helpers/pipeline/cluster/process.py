@@ -14,9 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from helpers.config import STAGE, CompareConfig, LoadConfig
+from helpers.config import STAGE, LoadConfig, ServedConfig
 from helpers.display import Lines
 from helpers.errors import DeploymentError, WorkspaceError
 from helpers.pipeline import Job, read_plans, run_plans
@@ -28,16 +29,13 @@ COMMAND = (sys.executable, "-W", "ignore", "-m", "helpers.pipeline.cluster.proce
 KILLED = "The worker process was killed, probably out of memory. Run again."
 LOCK_FOLDER = Path("/tmp")  # the same for all workers of a host, whatever their TMPDIR
 
+Event = Mapping[str, object]  # of a run, or its task, as JSON
 
-def run_process(
-    task: Mapping[str, object],
-    tell: Callable[[Mapping[str, object]], None],
-    is_wanted: Callable[[], bool],
-) -> None:
-    """Run the group of a task in a process of its own, and pass its events to `tell`.
 
-    The last event has the reason of its end. The process ends early once it is no longer wanted.
-    In an outputs folder that it shares with the submitting machine, that machine holds the lock.
+def run_process(task: Event, tell: Callable[[Event], None], is_wanted: Callable[[], bool]) -> None:
+    """Run the group of a task in a process of its own, and pass its events to `tell`; the last one
+    has the reason of its end. The process ends early once it is no longer wanted. In an outputs
+    folder that it shares with the submitting machine, that machine holds the lock.
     """
     last: dict[str, object] = {"over": True, "error": KILLED}
     variables = {LOCKED_VARIABLE: "1"} if task["is_shared"] else {}
@@ -121,7 +119,7 @@ class Events(Lines):
 
 def measures(job: Job) -> bool:
     """Return whether a job needs the machine to itself."""
-    return issubclass(STAGE[job.config.stage].config, (LoadConfig, CompareConfig))
+    return issubclass(STAGE[job.config.stage].config, (LoadConfig, ServedConfig))
 
 
 @contextmanager
@@ -132,16 +130,13 @@ def host_lock(alone: bool, tell: Callable[[str], None]) -> Iterator[None]:
     """
     kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     path = LOCK_FOLDER / f"triton-notebooks-{os.getuid()}.host"
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
+    with open(path, "a", opener=partial(os.open, mode=0o600)) as file:
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             tell(f"{'other stages are' if alone else 'a measurement is'} running on its host")
-            fcntl.flock(descriptor, kind)
+            fcntl.flock(file, kind)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def main() -> None:
@@ -158,10 +153,9 @@ def main() -> None:
                 plans = read_plans([path], [task["model"]], task["experiments"], task["stages"])
             how = {"command": task["command"], "guard": events.alone}
             run_plans(plans, outputs(), task["force"], task["cell_seconds"], events, **how)
-        except WorkspaceError as failure:
-            error = f"on the worker: {failure}"
         except DeploymentError as failure:
-            error = str(failure)
+            place = "on the worker: " if isinstance(failure, WorkspaceError) else ""
+            error = f"{place}{failure}"
         events.send(over=True, error=error)
 
 

@@ -23,22 +23,17 @@ def serve_scheduler(host: str, port: int, outputs: Path, insecure: bool, say: Li
 async def _serve(protocol: str, host: str, port: int, key: Path | None, say: Lines) -> None:
     from distributed import Scheduler
 
-    local_access = access.Access(f"{protocol}://{host}:{port}", key, insecure=True)
+    own = access.Access(f"{protocol}://{host}:{port}", key, insecure=True)
+    options = {"security": own.security, "dashboard_address": "127.0.0.1:0"}
     try:
-        scheduler = await Scheduler(
-            host=host,
-            port=port,
-            protocol=protocol,
-            security=local_access.security,
-            dashboard_address="127.0.0.1:0",
-        )
+        scheduler = await Scheduler(host=host, port=port, protocol=protocol, **options)
     except (OSError, RuntimeError) as error:
         line = " ".join(str(error).split())
         raise ClusterError(f"the scheduler cannot listen on {host}:{port}: {line}") from error
     async with scheduler:
-        option = f" --key {key}" if key else ""
         say(f"scheduler at {scheduler.address}; press Ctrl-C to stop")
         if key:
             say(f"Copy {key} to every machine. Keep it secret: it lets anyone run code there.")
+        option = f" --key {key}" if key else ""
         say(f"On each machine, run: triton-notebooks worker {scheduler.address}{option}")
         await scheduler.finished()

@@ -1,8 +1,7 @@
 """A run over a cluster: which stages go to which worker, what is returned, and what is lost.
 
-All experiments of a target that share an export are one group, which one worker runs as one Dask
-task, by the ordinary run; groups run side by side. If a worker is lost, so is what it ran, and the
-run says so. Reports are made here, of the results.
+One worker runs a group of stages as one Dask task, by the ordinary run; groups run side by side. If
+a worker is lost, so is what it ran, and the run says so. Reports are made here, of the results.
 """
 
 import uuid
@@ -21,7 +20,6 @@ from helpers.pipeline import (
     BROKEN_INSTALLATION,
     Job,
     Runner,
-    due,
     explain,
     kernel_environment,
     kernel_server,
@@ -60,8 +58,8 @@ def run(
     fetch: bool = False,
     say: Lines | None = None,
 ) -> Counter[str]:
-    """Run the stages that are not up to date, each target's on workers that offer it, and publish
-    the pages as results are returned; count what became of them.
+    """Run the outdated stages, each target's on workers that offer it, and publish the pages as
+    results are returned; count what became of them.
 
     Raises `ParameterError`, `WorkspaceError` if the outputs folder is in use, and `ClusterError` if
     the scheduler cannot be reached or is lost, or a worker has other software.
@@ -72,8 +70,7 @@ def run(
     _ = access.security  # an error before anything else
     plans = read_plans(files, models, experiments, stages, ask=lambda _: "")
     if dry_run:
-        for path, _, jobs in plans:
-            explain(path, jobs, due(jobs, force, away=True), say)
+        explain(plans, force, say, away=True)
         return Counter()
     groups = groups_of(plans, models, experiments)
     with (
@@ -114,7 +111,9 @@ class Submission:
             while any(group.state != "over" for group in self._groups):
                 self._run_here()
                 self._workers.refresh()
-                self._end_lost()
+                for group in self._groups:
+                    if group.state == "running" and group.worker and group.worker.lost:
+                        self._end(group, group.worker.lost)
                 self._assign()
                 self._handle_events()
         finally:
@@ -127,15 +126,11 @@ class Submission:
         return not group.is_report and any(job.result in self._pending for _, job in group.jobs)
 
     def _run_here(self) -> None:
-        """Run what needs no worker: unchanged groups, and reports of models of which there is
-        nothing more to come.
-        """
+        """Run what needs no worker: unchanged groups, and reports of models that are complete."""
         for group in self._groups:
-            model = (group.target, group.model) if group.is_report else ()
-            others = [g for g in self._groups if (g.target, g.model) == model and g is not group]
-            is_next = group.state == "waiting" and not self._is_remote(group)
-            if not is_next or not all(other.may_be_reported for other in others):
+            if self._is_remote(group) or not self._is_next(group):
                 continue
+            others = self._followed(group) if group.is_report else []
             if any(other.worker for other in others):  # something may have run
                 self._pending.setdefault(group.jobs[0][1].result, "waiting")
             with kernel_environment(group.target, COMMAND.format(group.target)):
@@ -144,10 +139,20 @@ class Submission:
                     self._count(group, job, state)
             group.state = "over"
 
+    def _followed(self, group: Group) -> list[Group]:
+        """Return the groups that a group follows."""
+        earlier = self._groups[: self._groups.index(group)] if group.is_last else []
+        return [g for g in earlier if (g.target, g.model) == (group.target, group.model)]
+
+    def _is_next(self, group: Group) -> bool:
+        """Return whether a group waits for no other."""
+        others = self._followed(group)
+        return group.state == "waiting" and all(other.may_be_followed for other in others)
+
     def _assign(self) -> None:
         """Send each waiting group to a free worker, or show why there is none."""
         for group in self._groups:
-            if group.state != "waiting" or not self._is_remote(group):
+            if not self._is_remote(group) or not self._is_next(group):
                 continue
             fitting = [w for w in self._workers if w.match(group.wanted) and not w.difference]
             if not (free := [worker for worker in fitting if not worker.busy]):
@@ -160,14 +165,12 @@ class Submission:
 
     def _with_most(self, free: Sequence[WorkerInfo], artifacts: Sequence[str]) -> WorkerInfo:
         """Choose the worker that has most of some artifacts, of those that are heard of."""
-        from helpers.pipeline.cluster.tasks import in_outputs
-
-        heard = [worker for worker in free if not worker.is_silent] or [*free]
-        if len(heard) == 1:
-            return heard[0]
-        addresses = [worker.address for worker in heard]
-        held = ask_all(self._workers.client, addresses, in_outputs, transfer.held, artifacts)
-        return max(heard, key=lambda worker: len(held.get(worker.address, ())))
+        heard = {worker.address: worker for worker in free if not worker.is_silent}
+        if len(heard) < 2:
+            return next(iter(heard.values()), free[0])
+        call = transfer.in_outputs, transfer.held, artifacts
+        held = ask_all(self._workers.client, [*heard], *call)
+        return heard[max(heard, key=lambda address: len(held.get(address, ())))]
 
     def _send(self, group: Group, worker: WorkerInfo, artifacts: Sequence[str]) -> None:
         """Submit a group to a worker, once."""
@@ -177,6 +180,10 @@ class Submission:
         self._say(f"{group.name}: assigned to {worker.description}")
         group.state, group.worker, worker.busy = "running", worker, group.name
         jobs, number = [job for _, job in group.jobs], self._groups.index(group)
+        done, sources = dict[str, bytes](), list[str]()
+        if not worker.is_shared:
+            done = transfer.done_files(self._outputs, [*group.before, *jobs])
+            sources = [address for address in self._workers.addresses if address != worker.address]
         task = {
             "target": group.target,
             "parameters": group.parameters,
@@ -188,21 +195,14 @@ class Submission:
             "command": COMMAND.format(group.target),
             "is_shared": worker.is_shared,
         }
-        future = self._workers.client.submit(
-            run_group,
-            task,
-            self._topic,
-            number,
-            artifacts,
-            {} if worker.is_shared else transfer.done_files(self._outputs, [*group.before, *jobs]),
-            [] if worker.is_shared else [a for a in self._workers.addresses if a != worker.address],
-            key=f"{group.name.replace(' ', '-')}-{uuid.uuid4().hex}",
-            workers=[worker.address],
-            allow_other_workers=False,
-            resources={capabilities.WORKER_RESOURCE: 1},
-            retries=0,
-            pure=False,
-        )
+        options = {
+            "key": f"{group.name.replace(' ', '-')}-{uuid.uuid4().hex}",
+            "workers": [worker.address],
+            "allow_other_workers": False,
+            "resources": {capabilities.WORKER_RESOURCE: 1},
+        }
+        content = (task, self._topic, number, artifacts, done, sources)
+        future = self._workers.client.submit(run_group, *content, retries=0, pure=False, **options)
         self._futures.append(future)
         future.add_done_callback(lambda done: self._events.put({"number": number, "done": done}))
 
@@ -211,16 +211,13 @@ class Submission:
         if reason == group.reason:
             return
         waiting = [other for other in self._groups if other.state == "waiting"]
-        shown = {(other.name, other.reason) for other in waiting}
-        group.reason = reason
-        if (group.name, reason) not in shown:
+        if (group.name, reason) not in {(other.name, other.reason) for other in waiting}:
             self._say.queued(group.name, reason)
-        explained = set[str]()  # experiments, which show once why they wait
-        for _, job in group.jobs:
-            if job.result in self._pending:
-                is_first = job.config.experiment not in explained
-                self._pending[job.result] = f"waiting: {reason}" if is_first else "waiting"
-                explained.add(job.config.experiment)
+        group.reason = reason
+        jobs = [job for _, job in group.jobs if job.result in self._pending]
+        self._pending |= {job.result: "waiting" for job in jobs}
+        firsts = {job.config.experiment: job.result for job in reversed(jobs)}
+        self._pending |= dict.fromkeys(firsts.values(), f"waiting: {reason}")
         publish_indexes(self._outputs, group.target, self._pending)
 
     def _handle_events(self) -> None:
@@ -248,8 +245,9 @@ class Submission:
         elif "printed" in event and group.running:
             self._say.printed(event["printed"].strip(), f"{group.target} {group.running.name}")
         elif "waits" in event:
-            self._say(f"{group.target}: {event['waits']} waiting: {event['why']}")
-            self._show(group, jobs[event["waits"]], f"waiting: {event['why']}")
+            state = f"waiting: {event['why']}"
+            self._say(f"{group.target}: {event['waits']} {state}")
+            self._show(group, jobs[event["waits"]], state)
         elif "began" in event:
             self._begin(group, jobs[event["began"].partition("] ")[2]], event)
 
@@ -286,12 +284,9 @@ class Submission:
 
     def _files(self, group: Group, job: Job) -> dict[str, bytes]:
         """Fetch the files of a job from its group's worker."""
-        from helpers.pipeline.cluster.tasks import in_outputs
-
         assert group.worker
-        client, name = self._workers.client, str(job.result.relative_to(self._outputs))
-        read = transfer.results_of
-        files: dict[str, bytes] = ask(client, group.worker.address, in_outputs, read, name)
+        call = transfer.in_outputs, transfer.results_of, str(job.result.relative_to(self._outputs))
+        files: dict[str, bytes] = ask(self._workers.client, group.worker.address, *call)
         return files
 
     def _count(self, group: Group, job: Job, state: str) -> None:
@@ -304,9 +299,9 @@ class Submission:
         assert group.worker
         if future.status == "error":
             error = future.exception(timeout=worker_timeout())
-            line = " ".join(str(error).split())
-            reason = f"the worker failed: {type(error).__name__}: {line}"
-            if type(error).__name__ == "KilledWorker":  # Dask says a paragraph
+            kind, line = type(error).__name__, " ".join(str(error).split())
+            reason = f"the worker failed: {kind}: {line}"
+            if kind == "KilledWorker":  # Dask says a paragraph
                 reason = group.worker.lost = group.worker.reason
             self._end(group, reason)
         elif future.status != "finished" and self._workers.client.status == "running":
@@ -315,7 +310,6 @@ class Submission:
     def _end(self, group: Group, reason: str) -> None:
         """End a group; what has not run did not for a `reason`."""
         assert group.worker
-        after = LOST if group.worker.lost else reason
         victim = group.running
         group.shown.close()
         for place, job in group.jobs:
@@ -326,14 +320,10 @@ class Submission:
                 continue
             is_victim = job is victim or not (victim or group.worker.lost)
             victim = victim or job
-            state, why = ("failed", reason) if is_victim else ("blocked", after)
+            state: results.State = "failed" if is_victim else "blocked"
+            why = LOST if group.worker.lost and not is_victim else reason
             self._say(f"{place} {job.name}: {state}: {why}")
-            write_status(job, "failed" if is_victim else "blocked", why)
+            write_status(job, state, why)
             self._count(group, job, state)
         group.running, group.state, group.worker.busy = None, "over", ""
         publish(self._outputs, group.target, only_changed=True, pending=self._pending)
-
-    def _end_lost(self) -> None:
-        for group in self._groups:
-            if group.state == "running" and group.worker and group.worker.lost:
-                self._end(group, group.worker.lost)

@@ -1,17 +1,14 @@
-"""Functions that run in a worker: a group of stages, and queries and transfers in parallel."""
+"""The Dask tasks that run in a worker: a group of stages, and a part of a preparation."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from distributed import get_client, get_worker
 from distributed.core import Status
 
 from helpers.errors import ClusterError
-from helpers.pipeline.cluster import capabilities, transfer
+from helpers.pipeline.cluster import transfer
 from helpers.pipeline.cluster.process import host_lock, run_process
-from helpers.pipeline.cluster.software import software
 from helpers.store import outputs
 
 ALIVE = (Status.running, Status.paused, Status.closing_gracefully)
@@ -27,8 +24,7 @@ def run_group(
 ) -> None:
     """Run a group of stages as a Dask task; log its events on `topic` with its `number`.
 
-    First write the results `done`, and copy the `artifacts` that are missing on this machine from
-    the workers `sources`.
+    First write the results `done`, and copy the missing `artifacts` from the workers `sources`.
     """
     worker, is_wanted = get_worker(), _wanted()
 
@@ -64,25 +60,3 @@ def _wanted() -> Callable[[], bool]:
         return task is not None and task.state == "executing" and worker.status in ALIVE
 
     return is_wanted
-
-
-# `Client.run` calls the following functions while a task runs.
-
-
-def about(probe: str) -> dict[str, object]:
-    """Return the description and software of this worker, and whether it sees the file `probe`."""
-    return {
-        "description": capabilities.description(),
-        "software": software(),
-        "shared": (outputs() / probe).exists(),
-    }
-
-
-def see(paths: Sequence[str]) -> bool:
-    """Return whether this worker sees all of these files."""
-    return all(Path(path).exists() for path in paths)
-
-
-async def in_outputs(do: Callable[..., object], *arguments: object) -> object:
-    """Call a function of `transfer` in this worker's outputs folder, in a thread of its own."""
-    return await asyncio.to_thread(do, outputs(), *arguments)

@@ -4,6 +4,7 @@ A location is an artifact's folder below the outputs folder, such as data/bert-d
 Its name has the hash of all that decides its content, so a copy equals a new artifact.
 """
 
+import asyncio
 import hashlib
 import json
 import re
@@ -30,6 +31,7 @@ from helpers.store import (
     find_artifact,
     is_remote,
     is_unchanged,
+    outputs,
     write_atomic,
 )
 
@@ -42,34 +44,37 @@ LOCATION = re.compile(r"(data|[\w.-]+/artifacts)/[\w.-]+")
 PAGE = ".html"  # the submitting machine writes it again
 
 
-# Artifacts
+async def in_outputs(do: Callable[..., object], *arguments: object) -> object:
+    """Call a function below in this worker's outputs folder, in a thread beside its stage."""
+    return await asyncio.to_thread(do, outputs(), *arguments)
 
 
 def artifacts_of(jobs: Iterable[Job]) -> list[str]:
     """Return the locations of the artifacts that jobs have made."""
-    results = ((job.config.target, read_result(job.result)) for job in jobs)
     return [
-        f"{target}/artifacts/{result.artifact.folder}"
-        for target, result in results
-        if result and result.state == "done" and result.artifact
+        f"{job.config.target}/artifacts/{result.artifact.folder}"
+        for job in jobs
+        if (result := read_result(job.result)) and result.state == "done" and result.artifact
     ]
 
 
 def data_of(jobs: Iterable[Job]) -> list[str]:
     """Return the locations of the data that jobs need and this package generates."""
-    locations: dict[str, None] = {}
+    folders: dict[Path | None, None] = {}
     for config in (job.config for job in jobs if isinstance(job.config, ExportConfig)):
         with suppress(DeploymentError):  # the user's files are on the worker only
             generated = (dataset_place(config).made, checkpoint_place(config).made)
-            folders = (*filter(None, generated), recipe_folder(config, "reference"))
-            locations |= dict.fromkeys(f"data/{folder.name}" for folder in folders)
-    return [*locations]
+            folders |= dict.fromkeys((*generated, recipe_folder(config, "reference")))
+    return [f"data/{folder.name}" for folder in folders if folder]
 
 
 def held(outputs: Path, locations: Sequence[str]) -> list[str]:
     """List the locations whose artifact is on this machine, with all files unchanged."""
-    artifacts = ((location, find_artifact(_folder(outputs, location))) for location in locations)
-    return [location for location, artifact in artifacts if artifact and is_unchanged(artifact)]
+    return [
+        location
+        for location in locations
+        if (artifact := find_artifact(_folder(outputs, location))) and is_unchanged(artifact)
+    ]
 
 
 def lacking(outputs: Path, locations: Sequence[str]) -> list[str]:
@@ -127,13 +132,9 @@ def pull_missing(
     client: "Client", sources: Sequence[str], outputs: Path, locations: Sequence[str]
 ) -> Iterator[str]:
     """Copy the artifacts that the workers `sources` have; yield a line for each."""
-    from helpers.pipeline.cluster.tasks import in_outputs
-
-    missing = {*locations}
     for address, stored in ask_all(client, sources, in_outputs, held, locations).items():
-        for location in sorted(missing & {*stored}):
+        for location in lacking(outputs, [one for one in locations if one in stored]):
             yield pull(partial(ask, client, address, in_outputs), location, outputs)
-            missing.discard(location)
 
 
 def fetch(workers: Workers, outputs: Path, locations: Sequence[str], say: Lines) -> None:
@@ -152,9 +153,6 @@ def fetch_repository(config: DeployConfig, outputs: Path, access: Access, say: L
         fetch(workers, outputs, [location], say)
 
 
-# Results
-
-
 def results_of(outputs: Path, name: str) -> dict[str, bytes]:
     """Read the files of a stage by name, and the manifest of the artifact that it made.
 
@@ -162,14 +160,12 @@ def results_of(outputs: Path, name: str) -> dict[str, bytes]:
     are complete when a reader finds it.
     """
     path = outputs / name
-    stage, result = path.stem, read_result(path)
-    paths = {sibling for mark in "._" for sibling in path.parent.glob(f"{stage}{mark}*")}
-    chosen = sorted(sibling for sibling in paths - {path} if sibling.suffix != PAGE)
-    files = {sibling.name: sibling.read_bytes() for sibling in chosen}
-    if result and result.artifact and STAGE[stage].makes_artifact:
-        manifest = path.parents[2] / "artifacts" / result.artifact.folder / MANIFEST
-        files |= {MANIFEST: manifest.read_bytes()} if manifest.exists() else {}
-    return files | ({path.name: path.read_bytes()} if path.exists() else {})
+    result = read_result(path)
+    paths = sorted(path.parent.glob(f"{path.stem}[._]*"))
+    paths = [sibling for sibling in paths if sibling.suffix != PAGE and sibling != path]
+    if result and result.artifact and STAGE[path.stem].makes_artifact:
+        paths.append(path.parents[2] / "artifacts" / result.artifact.folder / MANIFEST)
+    return {file.name: file.read_bytes() for file in (*paths, path) if file.exists()}
 
 
 def receive(result: Path, files: Mapping[str, bytes]) -> None:
@@ -196,8 +192,7 @@ def receive(result: Path, files: Mapping[str, bytes]) -> None:
 
 def done_files(outputs: Path, jobs: Iterable[Job]) -> dict[str, bytes]:
     """Read the notebook and then the result of each job that is done."""
-    results = ((job.result, read_result(job.result)) for job in jobs)
-    done = [path for path, result in results if result and result.state == "done"]
+    done = [job.result for job in jobs if _is_done(job.result)]
     paths = (file for path in done for file in (path.with_suffix(".ipynb"), path))
     return {str(path.relative_to(outputs)): path.read_bytes() for path in paths if path.exists()}
 
@@ -205,7 +200,10 @@ def done_files(outputs: Path, jobs: Iterable[Job]) -> dict[str, bytes]:
 def take(outputs: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of stages that other machines finished, unless this one did so too."""
     for name, content in files.items():
-        path = outputs / name
-        result = read_result(path.with_suffix(".json"))
-        if result is None or result.state != "done":
-            write_atomic(path, content)
+        if not _is_done((outputs / name).with_suffix(".json")):
+            write_atomic(outputs / name, content)
+
+
+def _is_done(path: Path) -> bool:
+    result = read_result(path)
+    return result is not None and result.state == "done"

@@ -19,8 +19,7 @@ def work(access: Access, targets: Sequence[str], say: Lines) -> None:
     """
     _ = access.security  # raises before the first connection
     targets = targets or capabilities.targets()
-    machine = capabilities.description()
-    say(f"targets offered: {', '.join(targets) or 'none'}; machine: {machine}")
+    say(f"targets offered: {', '.join(targets) or 'none'}; machine: {capabilities.description()}")
     while True:
         asyncio.run(_work(access, capabilities.resources(targets), say))
         say(f"lost the connection to {access.address}; reconnecting")
@@ -31,9 +30,8 @@ async def _work(access: Access, resources: dict[str, float], say: Lines) -> None
     from distributed import Worker
     from distributed.utils import get_ip
 
-    address = access.address
+    address, is_reported = access.address, False
     with tempfile.TemporaryDirectory(prefix="triton-dask-") as scratch:
-        is_reported = False
         while True:
             worker = Worker(
                 address,

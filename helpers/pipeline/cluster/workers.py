@@ -6,14 +6,15 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.errors import ClusterError
 from helpers.pipeline.cluster.access import Access, worker_timeout
-from helpers.pipeline.cluster.capabilities import WORKER_RESOURCE, offered
+from helpers.pipeline.cluster.capabilities import WORKER_RESOURCE, description, offered
 from helpers.pipeline.cluster.software import difference, software
-from helpers.store import write_atomic
+from helpers.store import outputs, write_atomic
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -37,14 +38,9 @@ def joined(access: Access, outputs: Path) -> "Iterator[Workers]":
     security = access.security
     from distributed import Client
 
+    options = {"set_as_default": False, "direct_to_workers": False}
     try:
-        client = Client(
-            access.address,
-            security=security,
-            timeout=worker_timeout(),
-            set_as_default=False,
-            direct_to_workers=False,
-        )
+        client = Client(access.address, security=security, timeout=worker_timeout(), **options)
     except (OSError, TimeoutError, RuntimeError) as error:
         line = " ".join(str(error).split()) or "no response"
         raise ClusterError(f"no scheduler at {access.address}: {line[:200]}") from error
@@ -93,8 +89,8 @@ class Workers:
     """Follows the workers of a scheduler."""
 
     def __init__(self, client: "Client", address: str, probe: Path) -> None:
-        self.client, self.probe = client, probe
-        self._address, self._software = address, software()
+        self.client, self.probe, self._software = client, probe, software()
+        self._gone = GONE.format(address)
         self._known: dict[str, WorkerInfo] = {}  # by Dask's name of the process
 
     def __iter__(self) -> Iterator[WorkerInfo]:
@@ -121,16 +117,14 @@ class Workers:
                 self._known[name] = self._meet(present[name])
 
     def _present(self) -> dict[str, dict[str, Any]]:
-        """Return the workers of a cluster of ours by address and identity: an address may be used
-        again.
-        """
+        """Return our workers by address and identity: an address may be used again."""
         if self.client.status != "running":
-            raise ClusterError(GONE.format(self._address))
+            raise ClusterError(self._gone)
         try:
             identity = self.client.scheduler.identity
             answer = self.client.sync(identity, n_workers=-1, callback_timeout=worker_timeout())
         except (OSError, TimeoutError, RuntimeError, CancelledError) as error:
-            raise ClusterError(GONE.format(self._address)) from error
+            raise ClusterError(self._gone) from error
         return {
             f"{address} {worker['id']}": {**worker, "address": address}
             for address, worker in answer["workers"].items()
@@ -138,46 +132,46 @@ class Workers:
         }
 
     def _meet(self, worker: Mapping[str, Any]) -> WorkerInfo:
-        from helpers.pipeline.cluster.tasks import about
-
         answer = ask(self.client, worker["address"], about, self.probe.name)
         return WorkerInfo(
             worker["address"],
-            description=answer["description"],
             targets=offered(worker["resources"]),
-            is_shared=answer["shared"],
-            difference=difference(self._software, answer["software"]),
+            difference=difference(self._software, answer.pop("software")),
             seen=float(worker["last_seen"]),
             heard=time.monotonic(),
+            **answer,
         )
 
     def refuse_others(self, wanted: Iterable[Sequence[str]]) -> None:
         """Raise `ClusterError` if a worker that offers what is wanted has other software."""
-        for names in wanted:
-            for worker in self:
-                if worker.difference and (name := worker.match(names)):
-                    raise ClusterError(
-                        f"The worker for {name} ({worker.description}) has {worker.difference}. "
-                        "Install the same commit and docker/requirements.lock, and restart it."
-                    )
+        how = "Install the same commit and docker/requirements.lock, and restart it."
+        for names, worker in product(wanted, self):
+            if worker.difference and (name := worker.match(names)):
+                other = f"({worker.description}) has {worker.difference}"
+                raise ClusterError(f"The worker for {name} {other}. {how}")
 
     def why_none(self, wanted: Sequence[str]) -> str:
         """Return why no worker can take what is wanted now."""
         fitting = [worker for worker in self if worker.match(wanted)]
-        alike = [worker for worker in fitting if not worker.difference]
         if not fitting:
             return f"no worker offers {' or '.join(wanted)}"
-        if not alike:
-            return f"the worker has {fitting[0].difference}"
-        return f"the worker is running {alike[0].busy}"
+        worker = min(fitting, key=lambda one: bool(one.difference))
+        state = f"has {worker.difference}" if worker.difference else f"is running {worker.busy}"
+        return f"the worker {state}"
+
+
+def about(probe: str) -> dict[str, object]:
+    """Return the description and software of this worker, and whether it sees the file `probe`."""
+    is_shared = (outputs() / probe).exists()
+    return {"description": description(), "software": software(), "is_shared": is_shared}
 
 
 def ask(client: "Client", address: str, do: Callable[..., object], *arguments: object) -> Any:
     """Call a function on a worker beside whatever it runs; raise `ClusterError` if that fails."""
     limit = max(ANSWER_SECONDS, worker_timeout())
+    to = {"workers": [address], "callback_timeout": limit}
     try:
-        call = client.sync(client._run, do, *arguments, workers=[address], callback_timeout=limit)
-        return call[address]
+        return client.sync(client._run, do, *arguments, **to)[address]
     except ClusterError:
         raise
     except Exception as error:  # of Dask, or what the function raised there
@@ -192,14 +186,8 @@ def ask_all(
 
     Workers that fail are left out; if one is silent, there is no answer.
     """
+    answers: dict[str, Any] = {}
+    options = {"on_error": "ignore", "callback_timeout": worker_timeout()}
     with suppress(Exception):
-        answers: dict[str, Any] = client.sync(
-            client._run,
-            do,
-            *arguments,
-            workers=[*addresses],
-            on_error="ignore",
-            callback_timeout=worker_timeout(),
-        )
-        return answers
-    return {}
+        answers = client.sync(client._run, do, *arguments, workers=[*addresses], **options)
+    return answers

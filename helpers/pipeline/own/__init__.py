@@ -1,6 +1,4 @@
-"""Your own model: inspect a source, and write the package, notebooks and parameter file
-that are written of it.
-"""
+"""Your own model: read a source, and write its package, notebooks and parameter file."""
 
 import lazy_loader
 

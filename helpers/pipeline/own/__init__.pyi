@@ -1,6 +1,2 @@
-from .creation import NewOptions, create
-
-__all__ = [
-    "NewOptions",
-    "create",
-]
+from .creation import create as create
+from .inputs import NewOptions as NewOptions

@@ -2,38 +2,32 @@
 
 import keyword
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from helpers import models
-from helpers.errors import DataError, ParameterError
+from helpers.errors import DataError, DeploymentError, ParameterError
 from helpers.measure import KEPT_SHARE, MATCH_RATE, MATCHED_SHARE
-from helpers.models._own import MIN_FOR_CALIBRATION, Own, metrics
+from helpers.models._own import MIN_FOR_CALIBRATION, metrics
 from helpers.models._own import data as samples_file
+from helpers.models._own.huggingface import contents
 from helpers.pipeline.own import origin as origins
 from helpers.pipeline.own import writing
-from helpers.pipeline.own.draft import InspectedModel, draft, fields
-from helpers.pipeline.own.inputs import sizes_of
+from helpers.pipeline.own.draft import draft
+from helpers.pipeline.own.inputs import NewOptions, sizes_of
 from helpers.pipeline.own.options import options
+from helpers.pipeline.own.preprocessing import encoder_of, first_step, kept
+from helpers.pipeline.own.writing import NewModel
 from helpers.store import ROOT, display_path, write_atomic
 
 RESERVED = ("lessons", "data", "published")  # folders beside those of models
 MOST_CALIBRATED = 128
 LONGEST_NAME = 40
-
-
-@dataclass(frozen=True)
-class NewOptions:
-    """The options of the command line, without name and source."""
-
-    samples: Path | None = None
-    labels: Path | None = None
-    metric: str = ""
-    batch: str = ""
-    dimensions: Sequence[str] = ()
-    device: str = "cpu"
 
 
 def create(name: str, source: str, choices: NewOptions, say: Callable[[str], None]) -> None:
@@ -51,76 +45,92 @@ def create(name: str, source: str, choices: NewOptions, say: Callable[[str], Non
             origins.require_memory(choices.samples, choices.samples.stat().st_size, "samples")
         except OSError as error:
             raise DataError(f"{choices.samples}: {error.strerror}. Use an .npz file.") from None
-    origin = origins.read(source)
     precisions = {"fp32", "bf16" if choices.device == "cpu" else "fp16"}
     precisions |= {"int8"} if choices.samples else set()
-    sizes = sizes_of(choices.dimensions)
-    model = draft(name, origin, choices.samples, choices.batch, sizes, precisions)
-    calibration_count = _calibration_count(name, model, choices)
     metric = "" if choices.metric == MATCH_RATE else choices.metric
     min_match_rate = MATCHED_SHARE if metric else KEPT_SHARE
-    chosen, left_out = options(model, choices.device, calibration_count, min_match_rate)
-    better = "lower" if metric in metrics.LOWER else "higher"
-    scored = writing.Scored(metric, bool(metric) and metric not in metrics.NAMES, better)
-    files = writing.Files(choices.samples, choices.labels)
-    parameters = writing.parameter_file(
-        name, model, chosen, files, min(calibration_count, MOST_CALIBRATED), choices.device
+    package = ROOT / f"helpers/models/{name}"
+    files: dict[Path, str | bytes] = {}
+    with TemporaryDirectory() as temporary:  # for files that become a part of the package
+        folder, prepared = Path(temporary) / "package", Path(temporary) / "prepared.npz"
+        folder.mkdir()
+        origin = origins.read(source, folder)
+        sizes = sizes_of(choices.dimensions)
+        if choices.before and choices.samples:
+            step = first_step(origin, choices.before, choices.samples, folder)
+            choices = replace(choices, samples=step.samples)
+            np.savez(prepared, allow_pickle=False, **step.prepared)
+            try:
+                model = draft(name, origin, prepared, choices.batch, sizes, precisions)
+            except DeploymentError as error:  # the user knows no such file
+                fault = str(error).replace(str(prepared), f"--before {choices.before}")
+                raise type(error)(fault) from None
+            model = step.described(model)
+        else:
+            choices = replace(choices, samples=_encoded(origin, choices.samples, folder))
+            model = draft(name, origin, choices.samples, choices.batch, sizes, precisions)
+        if choices.labels:
+            samples_file.read_labels(choices.labels, model.rows)
+        are_enough = model.rows >= MIN_FOR_CALIBRATION
+        calibrating = model.rows // samples_file.SHARE if are_enough else 0
+        chosen, left_out = options(model, choices.device, calibrating, min_match_rate)
+        for path in (each for each in folder.rglob("*") if each.is_file()):
+            kept = package / path.relative_to(folder)
+            files[kept] = path.read_bytes()
+            if choices.samples == path:
+                choices = replace(choices, samples=kept)
+            if origin.path == path:
+                model = replace(model, origin=origin._replace(path=kept))
+    new = NewModel(
+        name, model, chosen, left_out, choices, metric, min(calibrating, MOST_CALIBRATED)
     )
-    notebooks = writing.notebooks(name, model, chosen, files, metric)
-    paths = {ROOT / f"notebooks/{name}/{stage}.ipynb": text for stage, text in notebooks.items()}
-    package = writing.package(name, model, scored)
-    paths |= {ROOT / f"helpers/models/{name}/{file}": text for file, text in package.items()}
-    paths[ROOT / f"params/{name}.yaml"] = parameters
-    _write(paths)
-    _tell(name, model, [option.name for option in chosen], left_out, choices, say)
+    for file, text in writing.package(new).items():
+        files[package / file] = text
+    for stage, text in writing.notebooks(new).items():
+        files[ROOT / f"notebooks/{name}/{stage}.ipynb"] = text
+    files[ROOT / f"params/{name}.yaml"] = writing.parameter_file(new)
+    _write(files)
+    _tell(new, say)
+
+
+def _encoded(origin: origins.ModelSource, samples: Path | None, folder: Path) -> Path | None:
+    """Return the file of samples; texts or images are encoded as the model takes them."""
+    if not samples or origin.kind != "huggingface" or samples.suffix == ".npz":
+        return samples
+    return kept(encoder_of(origin).encode(contents(samples), samples), samples, folder)
 
 
 def _check_name(name: str) -> None:
     """Raise ParameterError for a name that is not an identifier, or that is in use."""
-    if (
-        len(name) > LONGEST_NAME
-        or not name.isidentifier()
-        or not name.isascii()
-        or keyword.iskeyword(name)
-        or name[0] == "_"
-    ):
+    is_python = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    if not is_python or name[0] == "_" or len(name) > LONGEST_NAME:
         how = f"Use letters, digits and _ (at most {LONGEST_NAME}), starting with a letter. "
         how += "Python keywords are not allowed."
         raise ParameterError(f"Invalid name '{name}'. {how}")
-    if name in RESERVED:
-        raise ParameterError(f"Invalid name '{name}'. Another folder has it.")
     paths = (f"helpers/models/{name}", f"notebooks/{name}", f"params/{name}.yaml")
     if taken := [path for path in paths if (ROOT / path).exists()]:
         raise ParameterError(f"{taken[0]} already exists. Choose another name.")
+    if name in RESERVED or hasattr(models, name):
+        raise ParameterError(f"Invalid name '{name}'. The package uses it.")
 
 
 def _check_metric(choices: NewOptions) -> None:
-    names = ", ".join(metrics.NAMES)
-    if choices.metric and choices.metric != MATCH_RATE and not choices.labels:
+    names = f"{', '.join(metrics.NAMES)}, or a name for your own"
+    metric, labels = choices.metric, choices.labels
+    if metric and metric != MATCH_RATE and not labels:
         need = "--labels: an .npz file with one label per sample"
-        raise ParameterError(f"--metric {choices.metric} also needs {need}.")
-    if choices.labels and not choices.metric:
-        raise ParameterError(f"--labels also needs --metric: {names}, or a name for your own.")
-    if choices.labels and not choices.samples:
+        raise ParameterError(f"--metric {metric} also needs {need}.")
+    if choices.before and not choices.samples:
+        raise ParameterError("--before also needs --samples: what a client sends.")
+    if labels and not metric:
+        raise ParameterError(f"--labels also needs --metric: {names}.")
+    if labels and not choices.samples:
         raise ParameterError("--labels also needs --samples: labels belong to its rows.")
-    if choices.metric and not choices.metric.isidentifier():
-        raise ParameterError(
-            f"Invalid --metric {choices.metric}. Use {names}, or a name for your own."
-        )
+    if metric and not metric.isidentifier():
+        raise ParameterError(f"Invalid --metric {metric}. Use {names}.")
 
 
-def _calibration_count(name: str, model: InspectedModel, choices: NewOptions) -> int:
-    """Count the samples that calibrate int8; raise DataError for labels that do not fit."""
-    if not choices.samples:
-        return 0
-    own_model, config = Own(name, model.description), fields(model)
-    rows = len(next(iter(samples_file.read(choices.samples, own_model.inputs(config)).values())))
-    if choices.labels:
-        samples_file.read_labels(choices.labels, rows)
-    return rows // samples_file.SHARE if rows >= MIN_FOR_CALIBRATION else 0
-
-
-def _write(files: dict[Path, str]) -> None:
+def _write(files: Mapping[Path, str | bytes]) -> None:
     """Write every file, or none of them."""
     with ExitStack() as undo:
         for path, text in files.items():
@@ -132,26 +142,23 @@ def _write(files: dict[Path, str]) -> None:
         undo.pop_all()
 
 
-def _tell(
-    name: str,
-    model: InspectedModel,
-    chosen: Sequence[str],
-    left_out: dict[str, str],
-    choices: NewOptions,
-    say: Callable[[str], None],
-) -> None:
-    for kind, axes in (("input", model.description.inputs), ("output", model.description.outputs)):
-        for tensor in axes:
-            shape = " x ".join(map(str, tensor.shape)) or "one number"
-            say(f"{kind} {tensor.name}: {tensor.dtype}, {shape}")
+def _tell(new: NewModel, say: Callable[[str], None]) -> None:
+    model, samples = new.inspected, new.choices.samples
+    for kind in ("requests", "inputs", "outputs"):
+        for tensor in getattr(model.description, kind):
+            say(f"{kind[:-1]} {tensor.name}: {tensor.dtype}, {samples_file.spell(tensor.shape)}")
     for dimension, size in model.dimensions.items():
         say(f"dimension {dimension}: {size}")
     if not model.description.is_batched:
         say("batch: one sample per request")
-    say(f"samples: {choices.samples or 'random inputs'}")
-    say(f"experiments: {', '.join(chosen)}")
-    for option, reason in left_out.items():
+    say(f"samples: {display_path(samples) if samples else 'random inputs'}")
+    say(f"experiments: {', '.join(option.name for option in new.options)}")
+    for note in model.origin.notes:
+        say(note)
+    if not (model.effects or model.origin.backend):
+        say("tolerances: by the sizes of sums alone, as rounding errors could not be added")
+    for option, reason in new.left_out.items():
         say(f"left out: {option}: {reason}")
-    path = display_path(ROOT / f"params/{name}.yaml")
-    say(f"wrote: helpers/models/{name}, notebooks/{name}, {path}")
+    path = display_path(ROOT / f"params/{new.title}.yaml")
+    say(f"wrote: helpers/models/{new.title}, notebooks/{new.title}, {path}")
     say(f"next: triton-notebooks run {path}")

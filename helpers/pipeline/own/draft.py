@@ -1,7 +1,7 @@
 """Describe a source by running it: its dimensions, its batch, its outputs and their tolerances."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -13,21 +13,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.errors import CheckpointError, DeploymentError, ParameterError
-from helpers.models import Arrays, Config, Graph, Network
+from helpers.errors import CheckpointError, DeploymentError, ParameterError, one_line
+from helpers.models import Arrays, Config, Network
 from helpers.models._arrays import spread, take
 from helpers.models._own import Description, Own, TensorSpec, graph
 from helpers.models._own import data as samples_file
 from helpers.pipeline.own import rounding
-from helpers.pipeline.own.inputs import known_inputs, with_tables
-from helpers.pipeline.own.origin import ModelSource, check_name
+from helpers.pipeline.own.inputs import known_inputs
+from helpers.pipeline.own.origin import ModelSource, check_name, check_type
+from helpers.pipeline.own.rounding import Run
 
 # an output's size may be a dimension of an input divided by one of these
 PARTS = (1, 2, 4, 8, 16, 32)
 CLASS_WORDS = re.compile(r"logit|prob|score|class|label|softmax", re.IGNORECASE)
 CLASS_SUM = 1e-3  # tolerance of the sum of all class probabilities
 BYTES, MOST = 2e6, 16  # most bytes and most samples on which rounding errors are measured
-SAME = 0.05  # tolerance of a sample's output, computed alone and in a batch
+SAME = 1e-3  # relative tolerance of a sample's output, computed alone and in a batch
 TRIED = 6  # samples for a trace and for its check
 TWO = 2  # samples that test the batch dimension
 ADVICE = " (random inputs; use --samples if the model accepts only some values)"
@@ -40,12 +41,15 @@ class InspectedModel:
     origin: ModelSource
     description: Description
     dimensions: dict[str, int]
+    rows: int = 0  # of the user's samples
     terms: tuple[int, int] = (1, 1)  # of all sums over weights, and the number of these sums
     # precision -> its rounding error; `apart` is the mean distance between two samples
     effects: dict[str, rounding.RoundingError] = field(default_factory=dict)
     apart: float = 1.0
+    weight_bytes: int = 0
     samples: Arrays = field(repr=False, default_factory=dict)  # a few inputs that it can run on
     network: Network = field(repr=False, default=None)
+    run: Run = field(repr=False, default=dict)
 
     def described(self, **changes: object) -> "InspectedModel":
         """Return a copy with other fields of its description."""
@@ -66,21 +70,20 @@ def draft(
     those whose rounding error is measured. Raises ParameterError, which names the missing option,
     and DataError for samples that do not fit.
     """
-    inputs = known_inputs(origin, samples, batch, sizes)
-    scalars = tuple(tensor.name for tensor in inputs.axes if not tensor.shape)
-    axes = tuple(tensor if tensor.shape else replace(tensor, shape=(1,)) for tensor in inputs.axes)
+    axes, dimensions, has_batch, is_batched = known_inputs(origin, samples, batch, sizes)
     description = Description(
         source=origin.kind,
         framework=origin.framework,
         function=origin.function,
         backend=origin.backend,
-        inputs=with_tables(origin, axes),
+        inputs=tuple(replace(tensor, shape=tensor.shape or (1,)) for tensor in axes),
         outputs=(),
-        has_batch=inputs.has_batch,
-        is_batched=inputs.is_batched,
-        scalars=scalars,
+        has_batch=has_batch,
+        is_batched=is_batched,
+        scalars=tuple(tensor.name for tensor in axes if not tensor.shape),
+        classes=origin.classes,
     )
-    model = InspectedModel(origin, description, inputs.dimensions)
+    model = InspectedModel(origin, description, dimensions)
     if origin.backend:
         return _unseen(title, model, samples)
     return _run(title, model, samples, precisions)
@@ -95,87 +98,86 @@ def _run(
     title: str, model: InspectedModel, samples: Path | None, precisions: Collection[str]
 ) -> InspectedModel:
     """Run the model on one sample and on two, and describe its outputs."""
-    own_model, config = Own(title, model.description), fields(model)
-    tensors = own_model.inputs(config)
+    origin, own_model = model.origin, Own(title, model.description)
+    tensors = own_model.inputs(fields(model))
     if samples:
         batch = samples_file.read(samples, tensors)
     else:
-        below = {tensor.name: tensor.below for tensor in model.description.inputs}
-        batch = samples_file.drawn(tensors, below, MOST)
-    source: Any = own_model.read(model.origin.path)
-    one = {name: array[:1] for name, array in batch.items()}
+        batch = samples_file.drawn(own_model, fields(model), MOST)
+    rows = len(next(iter(batch.values())))
+    source: Any = own_model.read(origin.path)
+    one = take(batch, slice(1))
     run, single = source.run, _answered(model, source.run, one, not samples)
-    model = model.described(scalars=(*model.description.scalars, *source.lifted))
+    scalars = (*model.description.scalars, *source.lifted)
+    is_torch = origin.framework == "torch" and model.description.has_batch and not scalars
+    model = model.described(scalars=scalars, is_plain=is_torch and source.is_plain(one))
     source.own = Own(title, model.description)
-    has_batch, scalars = model.description.has_batch, model.description.scalars
-    if scalars and model.origin.kind == "savedmodel":
+    if scalars and origin.kind == "savedmodel":
         raise ParameterError(
             f"'{scalars[0]}' has only a batch dimension, and Triton needs one more. Save "
             "the model with the shape batch x 1."
         )
-    if model.origin.framework == "torch" and has_batch and not scalars:
-        model = model.described(is_plain=source.is_plain(one))
+    if origin.kind == "function" and not _are_close(source.own.read(origin.path).run(one), single):
+        raise CheckpointError(
+            f"{origin.function} returns other weights at each call. Load them from a file, "
+            "or set a seed."
+        )
+    _check_outputs(model, run, batch, single)
+    several = one
     if model.description.is_batched:
-        rows = [array[:TWO] if len(array) >= TWO else array[[0, 0]] for array in batch.values()]
-        _require_batch(model, run, dict(zip(batch, rows, strict=True)), single)
+        _require_batch(run, take(batch, np.arange(TWO) % rows), single)
+        # large samples are fewer, as they take long
+        count = min(MOST, max(TWO, BYTES // sum(array.nbytes for array in one.values())))
+        several = take(batch, spread(rows, int(count)))
     doubled = _doubled(model, run, one)
     outputs = tuple(_output(model, name, array, doubled) for name, array in single.items())
-    first = next(iter(single.values()))
-    decision = "class" if _is_classes(next(iter(single)), first) else "values"
-    several, network = _several(model, batch, one), source.build(tensors)
-    model = model.described(outputs=outputs, decision=decision, takes_zeros=_takes_zeros(run, one))
+    decision = "class" if _is_classes(*next(iter(single.items()))) else "values"
+    network, right = source.build(tensors), run(several)
+    _require_numbers(right, not samples)
+    zeros = {name: np.zeros_like(array) for name, array in one.items()}
+    takes_zeros = _attempted(run, zeros) is not None
+    shapes = _weight_shapes(network, model)
     return replace(
-        model,
-        terms=rounding.terms(_weight_shapes(network, model)),
-        effects=rounding.effects(
-            network, model.origin.framework, run, several, decision, precisions
-        ),
-        apart=rounding.sample_distance(run(several)),
-        samples=take(batch, np.resize(spread(len(next(iter(batch.values()))), TRIED), TRIED)),
+        model.described(outputs=outputs, decision=decision, takes_zeros=takes_zeros),
+        rows=rows if samples else 0,
+        terms=rounding.terms(shapes),
+        weight_bytes=4 * sum(map(prod, shapes)),
+        effects=rounding.effects(network, origin.framework, run, several, decision, precisions),
+        apart=rounding.sample_distance(right),
+        samples=take(batch, np.resize(spread(rows, TRIED), TRIED)),
         network=network,
+        run=run,
     )
+
+
+def _attempted(run: Run, inputs: Arrays) -> Arrays | None:
+    """Run a model; return None if it does not take these inputs."""
+    with suppress(Exception):  # runtimes raise anything
+        return run(inputs)
+    return None
+
+
+def _are_close(outputs: Arrays, others: Arrays) -> bool:
+    return all(np.allclose(outputs[name], others[name], equal_nan=True) for name in others)
 
 
 def _unseen(title: str, model: InspectedModel, samples: Path | None) -> InspectedModel:
     """Describe the outputs of a model that only a server can run, by its configuration."""
     if samples:
-        samples_file.read(samples, Own(title, model.description).inputs(fields(model)))
-    outputs = []
-    for output in model.origin.answers:
-        assert output.sizes is not None
-        if "" in output.sizes[1:]:
+        arrays = samples_file.read(samples, Own(title, model.description).inputs(fields(model)))
+        model = replace(model, rows=len(next(iter(arrays.values()))))
+    outputs = [replace(output, shape=output.shape[1:]) for output in model.origin.answers]
+    for output in outputs:
+        if "" in output.shape:
             raise ParameterError(
                 f"The output '{output.name}' has a free size. Set the size in config.pbtxt."
             )
-        outputs.append(TensorSpec(output.name, output.dtype, output.sizes[1:]))
     decision = "class" if CLASS_WORDS.search(outputs[0].name) else "values"
     is_batched = model.origin.most > 1
     return model.described(outputs=tuple(outputs), decision=decision, is_batched=is_batched)
 
 
-def _takes_zeros(run: Callable[[Arrays], Arrays], one: Arrays) -> bool:
-    try:
-        run({name: np.zeros_like(array) for name, array in one.items()})
-    except Exception:  # runtimes raise anything
-        return False
-    return True
-
-
-def _several(model: InspectedModel, batch: Arrays, one: Arrays) -> Arrays:
-    """Choose the samples on which rounding errors are measured.
-
-    Large samples are fewer, as they take long. A fixed batch has one.
-    """
-    if not model.description.is_batched:
-        return one
-    size = sum(array.nbytes for array in one.values())
-    count = int(min(MOST, max(TWO, BYTES // size)))
-    return take(batch, spread(len(next(iter(batch.values()))), count))
-
-
-def _answered(
-    model: InspectedModel, run: Callable[[Arrays], Arrays], inputs: Arrays, are_drawn: bool
-) -> Arrays:
+def _answered(model: InspectedModel, run: Run, inputs: Arrays, are_drawn: bool) -> Arrays:
     """Run a model; raise CheckpointError with the shapes if it does not run on them."""
     try:
         return run(inputs)
@@ -183,22 +185,55 @@ def _answered(
         raise
     except Exception as error:  # runtimes raise anything
         shapes = ", ".join(f"{n} {samples_file.spell(a.shape)}" for n, a in inputs.items())
-        reason = " ".join(str(error).split())[:200]
-        advice = ADVICE if are_drawn else ""
+        fault = f"{model.origin.path} does not run on {shapes}{ADVICE if are_drawn else ''}"
+        raise CheckpointError(f"{fault}: {one_line(error, 200)}") from None
+
+
+def _check_outputs(model: InspectedModel, run: Run, batch: Arrays, single: Arrays) -> None:
+    """Raise an error for an output that cannot be served, is random, or has no fixed shape."""
+    for name, array in single.items():
+        check_name(model.origin.path, name, "output")
+        check_type(model.origin.path, name, str(array.dtype), "output")
+        if not array.size:
+            raise ParameterError(f"The output '{name}' has no elements. Leave it out.")
+    count = min(TRIED, len(next(iter(batch.values()))))
+    others = [run(take(batch, slice(row, row + 1))) for row in range(count)]
+    for factor in (0, -1):  # these find nothing, where random ones always find as much
+        scaled = {key: factor * array[:1] for key, array in batch.items()}
+        if outputs := _attempted(run, scaled):
+            others.append(outputs)
+    for name, array in single.items():
+        for shape in (other[name].shape for other in others):
+            if shape != array.shape:
+                sizes = " and ".join(map(samples_file.spell, (array.shape, shape)))
+                raise ParameterError(
+                    f"The shape of the output '{name}' depends on the sample ({sizes}). "
+                    "Pad it to a fixed shape in the model, or leave it out."
+                )
+    if not _are_close(others[0], single):
         raise CheckpointError(
-            f"{model.origin.path} does not run on {shapes}{advice}: {reason}"
-        ) from None
+            "The outputs of one sample change from run to run. Save the model in inference mode, "
+            "as by .eval(), or make its random numbers an input."
+        )
 
 
-def _require_batch(
-    model: InspectedModel, run: Callable[[Arrays], Arrays], two: Arrays, single: Arrays
-) -> None:
+def _require_numbers(outputs: Arrays, are_drawn: bool) -> None:
+    """Raise CheckpointError for outputs of NaN. Infinite ones may be meant, as where masked."""
+    for name, array in outputs.items():
+        wrong = int((array != array).reshape(len(array), -1).any(axis=1).sum())  # NaN is not itself
+        if wrong:
+            what = f"{wrong} of {len(array)} {'random inputs' if are_drawn else 'samples'}"
+            advice = "Use --samples with inputs that it accepts" if are_drawn else "Correct them"
+            raise CheckpointError(f"The output '{name}' is NaN for {what}. {advice}.")
+
+
+def _require_batch(run: Run, two: Arrays, single: Arrays) -> None:
     """Raise ParameterError unless two samples in a batch give the outputs of two samples."""
     ask = "Use --batch 1 if the model takes one sample at a time, --batch none if it has no batch."
     try:
         outputs = run(two)
     except Exception as error:  # runtimes raise anything
-        reason = " ".join(str(error).split())[:150]
+        reason = one_line(error, 150)
         raise ParameterError(f"The model rejects two samples at once ({reason}). {ask}") from None
     for name, one in single.items():
         rows = np.asarray(outputs[name])
@@ -207,16 +242,15 @@ def _require_batch(
             raise ParameterError(
                 f"The output '{name}' of two samples has the shape {shape}, not a row each. {ask}"
             )
-        if not np.allclose(rows[0], one[0], rtol=SAME, atol=SAME * float(np.abs(one).max())):
+        largest = float(np.abs(one[np.isfinite(one)]).max(initial=0))
+        if not np.allclose(rows[0], one[0], rtol=SAME, atol=SAME * largest, equal_nan=True):
             raise ParameterError(
                 f"Output '{name}' changes when another sample is in the batch, so samples cannot "
                 f"be batched. {ask}"
             )
 
 
-def _doubled(
-    model: InspectedModel, run: Callable[[Arrays], Arrays], one: Arrays
-) -> dict[str, Arrays]:
+def _doubled(model: InspectedModel, run: Run, one: Arrays) -> dict[str, Arrays]:
     """Run one sample with each free dimension doubled; leave out dimensions that fail."""
     results = {}
     for dimension in model.dimensions:
@@ -225,8 +259,8 @@ def _doubled(
             for axis, size in enumerate(tensor.shape, 1):
                 if size == dimension:
                     wider[tensor.name] = np.concatenate([wider[tensor.name]] * 2, axis)
-        with suppress(Exception):  # runtimes raise anything for a size that a model does not take
-            results[dimension] = run(wider)
+        if outputs := _attempted(run, wider):
+            results[dimension] = outputs
     return results
 
 
@@ -234,22 +268,15 @@ def _output(
     model: InspectedModel, name: str, array: NDArray[Any], doubled: Mapping[str, Arrays]
 ) -> TensorSpec:
     """Describe an output, with the names of free dimensions where its sizes follow them."""
-    check_name(model.origin.path, name, "output")
-    if array.dtype.kind not in "fiub":
-        unsupported = f"the output '{name}' has the type {array.dtype}, which is not numeric"
-        raise ParameterError(f"{model.origin.path}: {unsupported}")
     if array.shape[:1] != (1,):
         raise ParameterError(
             f"The output '{name}' of one sample has the shape {samples_file.spell(array.shape)}. "
             "Use --batch none if the model has no batch dimension."
         )
-    declared = _declared_sizes(model, name)
     wider = {dimension: outputs[name].shape[1:] for dimension, outputs in doubled.items()}
-    shape = [
-        declared.get(axis) or _part_of(model, axis, size, wider)
-        for axis, size in enumerate(array.shape[1:])
-    ]
-    return TensorSpec(name, str(array.dtype), tuple(shape))
+    sizes = enumerate(array.shape[1:])
+    shape = tuple(_part_of(model, axis, size, wider) for axis, size in sizes)
+    return TensorSpec(name, str(array.dtype), shape)
 
 
 def _part_of(
@@ -260,30 +287,13 @@ def _part_of(
     A dimension of the same axis comes first. `wider` has the output's shape after a dimension was
     doubled: a size that did not double is equal by chance.
     """
-    at_axis = [
-        tensor.shape[axis] for tensor in model.description.inputs if len(tensor.shape) > axis
-    ]
-    ordered = sorted(model.dimensions, key=lambda name: name not in at_axis)
+    at_axis = {tensor.shape[axis : axis + 1] for tensor in model.description.inputs}
+    ordered = sorted(model.dimensions, key=lambda name: (name,) not in at_axis)
     for part, name in product(PARTS, ordered):
-        dimension_size = model.dimensions[name]
-        grows = name not in wider or wider[name][axis : axis + 1] == (2 * size,)
-        if size > 1 and dimension_size == size * part and grows:
+        grows = wider[name][axis : axis + 1] == (2 * size,) if name in wider else size > 1
+        if model.dimensions[name] == size * part and grows:
             return f"{name}/{part}" if part > 1 else name
     return size
-
-
-def _declared_sizes(inspected: InspectedModel, name: str) -> dict[int, int | str]:
-    """Return the sizes of an output that its graph declares, by axis.
-
-    A size is a number or the name of an input's free dimension.
-    """
-    if inspected.origin.kind != "onnx":
-        return {}
-    model = graph.read_onnx(inspected.origin.path)
-    output = next(tensor for tensor in model.graph.output if tensor.name == name)
-    sizes = graph.sizes(output)[int(inspected.description.has_batch) :]
-    names = (*inspected.dimensions,)
-    return {at: size for at, size in enumerate(sizes) if isinstance(size, int) or size in names}
 
 
 def _is_classes(name: str, array: NDArray[Any]) -> bool:
@@ -296,12 +306,11 @@ def _is_classes(name: str, array: NDArray[Any]) -> bool:
 
 def _weight_shapes(network: Network, model: InspectedModel) -> list[tuple[int, ...]]:
     """Return the shapes of the weights, with the dimension of their results last."""
-    if isinstance(network, Graph) and model.origin.kind == "onnx":
-        shapes = graph.weight_shapes(network.content)  # of matrix multiplications and convolutions
+    if model.origin.kind == "onnx":  # of matrix multiplications and convolutions
+        shapes = [shape for _, shape in graph.shapes_of(network.content.graph)]
         return [s if prod(s[:-1]) > prod(s[1:]) else s[::-1] for s in shapes]
-    if isinstance(network, Graph):
-        source: Any = network.session
-        return cast(list[tuple[int, ...]], source.session.shapes())
+    if model.origin.kind == "savedmodel":
+        return cast(list[tuple[int, ...]], network.session.signature.shapes())
     if model.origin.framework == "torch":
         return [tuple(tensor.shape)[::-1] for tensor in (*network.parameters(), *network.buffers())]
     return [tuple(weight.shape) for weight in network.weights]

@@ -5,15 +5,16 @@ a small softmax output, or a sample unlike the training data, multiplies it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from helpers.measure import distances, match_rate
 from helpers.models import Arrays, Graph, Network
-from helpers.models._own import Array
-from helpers.models._own.graph import OnnxRuntime, opset_of, subgraphs
+from helpers.models._own.graph import OnnxRuntime, graphs, opset_of, subgraphs
 from helpers.models._own.metrics import classes
 from helpers.models._rounding import UNIT_ROUNDOFF
 
@@ -29,7 +30,7 @@ NO_UNIFORM = 22  # the first opset in which ONNX Runtime's CPU has no uniform ra
 SAFETY = 16  # factor of a tolerance over an effect, which few samples and one draw measured
 COARSE = 4  # a mean error above the distance between two samples / COARSE rejects a precision
 # Names of constants that give errors a random sign
-SIGNS = {key: f"rounding/{key}" for key in ("half", "yes", "above", "below")}
+SIGNS = ("rounding/half", "rounding/yes", "rounding/above", "rounding/below")
 # Operators that select or move values, and so do not round them
 MOVING = {
     *("Constant", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"),
@@ -60,18 +61,18 @@ def effects(
 ) -> dict[str, RoundingError]:
     """Return the effect of each precision on the output that changes most.
 
-    It is empty for a SavedModel with frozen weights, which cannot be changed.
+    It is empty where errors cannot be added, as to a SavedModel with frozen weights.
     """
     if isinstance(network, Graph) and framework == "tensorflow":
         session: Any = network.session
         if not session.variables:
             return {}
-    right = run(inputs)
-    return {
-        precision: _effect(right, _rounded(network, framework, run, inputs, error), decision)
-        for precision, error in ERRORS.items()
-        if precision in precisions
-    }
+    right, found = run(inputs), {}
+    with suppress(Exception):  # a runtime may reject operators that it does not know in this opset
+        for precision in (each for each in ERRORS if each in precisions):
+            rounded = _rounded(network, framework, run, inputs, ERRORS[precision])
+            found[precision] = _effect(right, rounded, decision)
+    return found
 
 
 def terms(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
@@ -94,11 +95,8 @@ def widen_tolerances(
     tolerances = {}
     for precision, (largest, mean, _) in errors.items():
         narrow_max, narrow_mean = narrow[precision]
-        limit = max(narrow_mean, apart / 2)
-        tolerances[precision] = (
-            max(narrow_max, SAFETY * largest),
-            min(max(narrow_mean, SAFETY * mean), limit),
-        )
+        wide_mean = max(narrow_mean, min(SAFETY * mean, apart / 2))
+        tolerances[precision] = max(narrow_max, SAFETY * largest), wide_mean
     return tolerances
 
 
@@ -131,35 +129,28 @@ def sample_distance(outputs: Arrays) -> float:
 
     Of several outputs, the one with the least distance counts.
     """
-    distances = []
+    apart = []
     for array in outputs.values():
-        values = array.astype(np.float64)
-        scale = float(values.std()) or 1.0
+        values = np.where(np.isfinite(array), array, 0).astype(np.float64)
         parts = [np.abs(values).mean()]
         if len(values) > 1:
             parts.append(np.abs(values - np.roll(values, 1, 0)).mean())
-        distances.append(min(parts) / scale)
-    return float(min(distances))
+        apart.append(min(parts) / (float(values.std()) or 1.0))
+    return float(min(apart))
 
 
 def _effect(right: Arrays, rounded: Arrays, decision: str) -> RoundingError:
+    """Measure an effect. One class that differs is ignored, as samples are few."""
     largest, mean = 0.0, 0.0
-    first = next(iter(right))
-    match_rate = _match_rate(right[first], rounded[first], decision)
     for name, array in right.items():
-        values = array.astype(np.float64)
-        apart = np.abs(rounded[name] - values) / (values.std() or np.abs(values).max() or 1)
-        largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
-    return RoundingError(largest, mean, match_rate)
-
-
-def _match_rate(right: Array, rounded: Array, decision: str) -> float:
-    """Return the share of equal decisions; one difference is ignored, as samples are few."""
+        apart = distances(rounded[name], array)
+        if array.dtype.kind == "f" and np.isfinite(apart).all():  # what jumps has no rounding
+            largest, mean = max(largest, float(apart.max())), max(mean, float(apart.mean()))
+    first, other = (next(iter(outputs.values())) for outputs in (right, rounded))
     if decision == "class":
-        differ = int((classes(right) != classes(rounded)).sum())
-        return 1 - max(0, differ - 1) / len(right)
-    size = float(np.linalg.norm(right))
-    return 1 - float(np.linalg.norm(np.subtract(rounded, right))) / (size or 1)
+        differ = int((classes(first) != classes(other)).sum())
+        return RoundingError(largest, mean, 1 - max(0, differ - 1) / len(first))
+    return RoundingError(largest, mean, match_rate(first, other).served)
 
 
 def _rounded(network: Network, framework: str, run: Run, inputs: Arrays, error: float) -> Arrays:
@@ -181,27 +172,21 @@ def add_rounding_noise(model: "onnx.ModelProto", error: float) -> "onnx.ModelPro
     """Return a copy of a graph with a relative error in every weight and every computed result."""
     import onnx
 
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
     except Exception:  # it does not know some operator: the results get no error
         inferred = model
-    types = dict(_types(inferred.graph))
+    types = {
+        tensor.name: tensor.type.tensor_type.elem_type
+        for graph in graphs(inferred.graph)
+        for tensor in (*graph.value_info, *graph.output)
+    }
     _add_errors(copy.graph, types, {}, opset_of(model), error)
-    signs = {"half": np.float32(0.5), "yes": np.bool_(True)}
-    signs |= {"above": np.float32(1 + error), "below": np.float32(1 - error)}
-    held = [onnx.numpy_helper.from_array(np.asarray(signs[key]), SIGNS[key]) for key in SIGNS]
-    copy.graph.initializer.extend(held)
+    values = np.float32(0.5), np.bool_(True), np.float32(1 + error), np.float32(1 - error)
+    for name, value in zip(SIGNS, values, strict=True):
+        copy.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
     return copy
-
-
-def _types(graph: Any) -> Iterator[tuple[str, int]]:
-    for tensor in (*graph.value_info, *graph.output):
-        yield tensor.name, tensor.type.tensor_type.elem_type
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from _types(inner)
 
 
 def _add_errors(
@@ -215,20 +200,18 @@ def _add_errors(
     def add(source: str, target: str) -> None:
         seed, drawn = len(nodes) + 1, f"{target}/error"
         if opset < NO_UNIFORM:
-            limits: Any = {
-                "low": 1 - SPREAD * error,
-                "high": 1 + SPREAD * error,
-                "seed": float(seed),
-            }
-            nodes.append(helper.make_node("RandomUniformLike", [source], [drawn], **limits))
+            limits: Any = {"low": 1 - SPREAD * error, "high": 1 + SPREAD * error}
+            nodes.append(
+                helper.make_node("RandomUniformLike", [source], [drawn], **limits, seed=float(seed))
+            )
         else:  # a dropout's mask chooses the sign
-            half, yes, *values = SIGNS.values()
+            half, yes, *values = SIGNS
             masks = [f"{target}/dropped", f"{target}/kept"]
             nodes.append(helper.make_node("Dropout", [source, half, yes], masks, seed=seed))
             nodes.append(helper.make_node("Where", [masks[1], *values], [drawn]))
         nodes.append(helper.make_node("Mul", [source, drawn], [target]))
 
-    for weight in graph.initializer:
+    for weight in {each.name: each for each in graph.initializer}.values():
         if weight.data_type == TensorProto.FLOAT and len(weight.dims) > 1:
             renamed[weight.name] = f"{weight.name}/rounded"
             add(weight.name, renamed[weight.name])
@@ -242,7 +225,7 @@ def _add_errors(
                 continue
             if name in ends:
                 node.output[index] = f"{name}/exact"
-                add(f"{name}/exact", name)
+                add(node.output[index], name)
             else:
                 renamed[name] = f"{name}/rounded"
                 add(name, renamed[name])
@@ -281,9 +264,7 @@ def _noisy_torch(error: float) -> Iterator[None]:
 def _noisy_weights(variables: Any, error: float) -> Iterator[None]:
     """Add an error to TensorFlow's variables within the block."""
     draw = np.random.default_rng(0)
-    originals = [
-        (variable, variable.numpy()) for variable in variables if "float" in str(variable.dtype)
-    ]
+    originals = [(each, each.numpy()) for each in variables if "float" in str(each.dtype)]
     for variable, values in originals:
         variable.assign(values * draw.normal(1, error, values.shape).astype(values.dtype))
     try:

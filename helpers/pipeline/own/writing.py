@@ -4,54 +4,48 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import Template
+from typing import Any, NamedTuple
 
 import yaml
 
 from helpers import formats
+from helpers.config import stages
 from helpers.errors import DeviceError
 from helpers.machine import target_name, this_gpu
-from helpers.models._own import TensorSpec
+from helpers.models._own import TensorSpec, metrics
+from helpers.models._own.data import spell
 from helpers.models._rounding import tolerances_for
 from helpers.pipeline.own import rounding
 from helpers.pipeline.own.draft import InspectedModel
+from helpers.pipeline.own.inputs import NewOptions
 from helpers.pipeline.own.options import Option
 from helpers.pipeline.own.origin import NOUNS
+from helpers.report import escaped
 from helpers.store import ROOT
 
-PROSE = Path(__file__).with_name("prose")
-SHOWN_BY = "resnet50"  # the model whose notebooks' code is copied
-STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "report", "tune")
-SERVED = STAGES[2:6]  # the stages of a model that is already in a model repository
+PROSE = Path(__file__).parent / "prose/notebooks.md.j2"
+SHOWN_BY = "resnet50"  # the model whose notebooks are copied
+SERVED = ("deploy", "perf_offline", "perf_online", "report")  # of a model in a model repository
 DISPLAYS = {"show_images": "show_samples", "show_predictions": "show_answers"}
 RESOLVE = re.compile(r"config = resolve\(([^)]*)\)")
 LONGEST = 100  # characters of a line of code
-INDENT = 4
 WIDTH = 160  # characters of a line of prose
 MOST = 6  # tensors that a sentence names
 FRAMEWORKS = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 FRAMEWORKS |= {"triton": "the same model, with one client"}
-FILES = {
-    "onnx": "the ONNX file",
-    "savedmodel": "the SavedModel's folder",
-    "keras": "the Keras file",
-    "torchscript": "the TorchScript file",
-    "exported": "the exported program",
-    "function": "the file of the module whose function builds it",
-    "repository": "the model's folder in its repository",
-}
-fill = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+REST = "..."  # in this prose: the paragraphs that are not replaced
+fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
 PACKAGE = Template('''\
 """The model `$title`: `model.yaml` describes it."""
 
 from helpers.models._own import Own
 
-COMPANIONS = ("model.yaml",)  # a change of it is a change here
+COMPANIONS = ($companions)  # a change of one is a change here
 MODEL = Own.load(__file__)
 ''')
 PACKAGE_WITH_METRIC = Template('''\
@@ -62,7 +56,7 @@ import numpy as np
 from helpers.models import Arrays
 from helpers.models._own import Array, Own, metrics
 
-COMPANIONS = ("model.yaml",)  # a change of it is a change here
+COMPANIONS = ($companions)  # a change of one is a change here
 
 
 class Scored(Own):
@@ -74,49 +68,44 @@ class Scored(Own):
 
 MODEL = Scored.load(__file__)
 ''')
-DESCRIPTION = Template("""\
-# $title, from $noun, written by `triton-notebooks new`: edit it.
-# `Description` in helpers/models/_own says what each field means.
-$fields""")
 
 
-@dataclass(frozen=True)
-class Files:
-    """The user's files of samples and labels."""
+class NewModel(NamedTuple):
+    """What the files of a model are written from."""
 
-    samples: Path | None = None
-    labels: Path | None = None
+    title: str
+    inspected: InspectedModel
+    options: Sequence[Option]
+    left_out: Mapping[str, str]  # a format or an experiment -> why
+    choices: NewOptions
+    metric: str  # may be one that the user has to write; empty: the match rate
+    calibration_count: int  # samples for int8
+
+    @property
+    def header(self) -> str:
+        noun = NOUNS[self.inspected.origin.kind]
+        return f"# {self.title}, from {noun}, written by `triton-notebooks new`: edit it."
 
 
-@dataclass(frozen=True)
-class Scored:
-    """How a model is scored."""
-
-    metric: str = ""  # its name; empty: the match rate
-    is_own: bool = False  # whether the package has a function of that name
-    better: str = "higher"
-
-
-def package(title: str, model: InspectedModel, scored: Scored) -> dict[str, str]:
+def package(model: NewModel) -> dict[str, str]:
     """Write the files of a model's package: its description and the module that loads it."""
-    terms, count = model.terms
-    narrow = tolerances_for(
-        [max(1, round(terms / count))] * count
-    )  # only their count and total matter
-    wide = narrow | rounding.widen_tolerances(narrow, model.effects, model.apart)
-    tolerances = {
-        precision: tuple(float(f"{bound:.1e}") for bound in pair)
-        for precision, pair in wide.items()
-    }
-    metrics = {scored.metric: scored.better} if scored.metric else {}
-    described = model.described(metrics=metrics, tolerances=tolerances).description
+    inspected, metric = model.inspected, model.metric
+    terms, count = inspected.terms
+    # only their count and total matter
+    narrow = tolerances_for([max(1, round(terms / count))] * count)
+    wide = narrow | rounding.widen_tolerances(narrow, inspected.effects, inspected.apart)
+    tolerances = {key: tuple(float(f"{x:.1e}") for x in pair) for key, pair in wide.items()}
+    scores = {metric: "lower" if metric in metrics.LOWER else "higher"} if metric else {}
+    described = inspected.described(metrics=scores, tolerances=tolerances).description
     fields = described.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=100)
-    names = {"title": title, "noun": NOUNS[model.origin.kind], "metric": scored.metric}
-    template = PACKAGE_WITH_METRIC if scored.is_own else PACKAGE
+    where = "# `Description` in helpers/models/_own says what each field means."
+    template = PACKAGE_WITH_METRIC if metric and metric not in metrics.NAMES else PACKAGE
+    companions = '"model.yaml", "preprocessing"' if described.preprocessing else '"model.yaml",'
+    names = {"title": model.title, "metric": metric, "companions": companions}
     return {
         "__init__.py": template.substitute(names),
-        "model.yaml": DESCRIPTION.substitute(names, fields=text),
+        "model.yaml": f"{model.header}\n{where}\n{text}",
     }
 
 
@@ -125,31 +114,22 @@ def spelled(path: Path) -> str:
     return os.path.relpath(path.resolve(), ROOT)
 
 
-def parameter_file(
-    title: str,
-    model: InspectedModel,
-    options: Sequence[Option],
-    files: Files,
-    calibration: int,
-    device: str,
-) -> str:
+def parameter_file(model: NewModel) -> str:
     """Write the parameter file of a model, with short measurements."""
-    first = options[0].fields
-    most = model.origin.most or (8 if model.description.is_batched else 1)
+    title, inspected, options, left_out, choices, *_ = model
+    origin = inspected.origin
+    most = origin.most or (8 if inspected.description.is_batched else 1)
     batched = most >= 4
-    defaults: dict[str, object] = {
-        "dataset": spelled(files.samples) if files.samples else "generated",
-        "checkpoint": spelled(model.origin.path),
-    }
-    if files.labels:
-        defaults["labels"] = spelled(files.labels)
-    if model.dimensions:
-        defaults["dimensions"] = model.dimensions
-    defaults |= {
-        "export_format": first["export_format"],
-        "export_precision": first["export_precision"],
+    preferred = [4, 8] if most >= 8 and not origin.most else []
+    defaults: dict[str, Any] = {
+        "dataset": spelled(choices.samples) if choices.samples else "generated",
+        "checkpoint": spelled(origin.path),
+        **({"labels": spelled(choices.labels)} if choices.labels else {}),
+        **({"dimensions": inspected.dimensions} if inspected.dimensions else {}),
+        "export_format": options[0].fields["export_format"],
+        "export_precision": options[0].fields["export_precision"],
         "max_batch_size": most,
-        **({"preferred_batch_sizes": [4, 8]} if most >= 8 and not model.origin.most else {}),
+        **({"preferred_batch_sizes": preferred} if preferred else {}),
         "max_queue_delay_us": 1000,
         "batch_sizes": [4] if batched else [1],
         "concurrency": [4],
@@ -158,16 +138,17 @@ def parameter_file(
         "pairs": 3,
         "margin_of_error": 0.1,
         "measurement_seconds": 5,
+        "compare_seconds": 30,
         "rates": [],
     }
     if any(option.fields["precision"] == "int8" for option in options):
-        defaults["calibration_samples"] = calibration
-    kind = "docker" if model.origin.backend not in ("", "python") else "embedded"
+        defaults["calibration_samples"] = model.calibration_count
+    kind = "docker" if origin.backend not in ("", "python") else "embedded"
     lines = [
-        f"# {title}, from {NOUNS[model.origin.kind]}, written by `triton-notebooks new`: edit it.",
+        model.header,
         "# Paths begin at the project's root; params/cpu-full.yaml shows what else can be done.",
-        f"gpu: {_device_name(device)} ({title})",
-        f"device: {device}",
+        f"gpu: {_device_name(choices.device)} ({title})",
+        f"device: {choices.device}",
         f'server: {{kind: {kind}, release: "24.10"}}',
         "models:",
         f"  {title}:",
@@ -175,14 +156,13 @@ def parameter_file(
     ]
     lines += [f"      {name}: {_flow(value)}" for name, value in defaults.items()]
     lines.append("    experiments:")
-    for index, option in enumerate(options):
-        changes: dict[str, object] = {
-            name: value for name, value in option.fields.items() if defaults.get(name) != value
-        }
-        if not index:
-            changes |= {"batch_sizes": [1, 4]} if batched else {}
-            changes |= {"concurrency": [1, 4], "rates": [0.5]}
-        lines.append(f"      {option.name}: {_flow(changes)}")
+    first: dict[str, Any] = {"batch_sizes": [1, 4]} if batched else {}
+    first |= {"concurrency": [1, 4], "rates": [0.5]}
+    for option in options:
+        changes = {key: value for key, value in option.fields.items() if defaults.get(key) != value}
+        lines.append(f"      {option.name}: {_flow(changes | first)}")
+        first = {}
+    lines += [f"      # left out: {name}: {reason}" for name, reason in left_out.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -199,49 +179,48 @@ def _flow(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
-def notebooks(
-    title: str, model: InspectedModel, options: Sequence[Option], files: Files, metric: str
-) -> dict[str, str]:
-    """Write the notebook of each stage from the shared code and the templates in `prose`."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+def notebooks(model: NewModel) -> dict[str, str]:
+    """Write the notebook of each stage from those of `SHOWN_BY` and `PROSE`."""
+    from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(PROSE),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"tensors": tensors, "json": json.dumps, "shown": escaped}
+    inspected, origin, samples = model.inspected, model.inspected.origin, model.choices.samples
+    rendered = environment.from_string(PROSE.read_text()).render(
+        title=model.title,
+        model=inspected.description,
+        dimensions=inspected.dimensions,
+        terms=inspected.terms,
+        kind=origin.kind,
+        backend=origin.backend,
+        source=NOUNS[origin.kind],
+        file=f"`{origin.function or origin.path.name}`",
+        framework=FRAMEWORKS[origin.framework],
+        options=model.options,
+        left_out=model.left_out,
+        samples=samples and samples.name,
+        scored_by=model.metric,
+        **_overrides(model),
     )
-    environment.filters |= {"tensors": tensors, "json": json.dumps}
-    kind = model.origin.kind
-    environment.globals |= {
-        "title": title,
-        "model": model.description,
-        "dimensions": model.dimensions,
-        "terms": model.terms,
-        "kind": kind,
-        "backend": model.origin.backend,
-        "source": NOUNS[kind],
-        "file": f"`{model.origin.function or model.origin.path.name}`",
-        "file_words": FILES[kind],
-        "framework": FRAMEWORKS[model.origin.framework],
-        "options": options,
-        "samples": files.samples and files.samples.name,
-        "scored_by": metric,
-        **_overrides(options, files),
-    }
-    stages = SERVED if model.origin.backend else STAGES
-    texts = {stage: environment.get_template(f"{stage}.md.j2").render() for stage in stages}
-    return {stage: _notebook(title, stage, text) for stage, text in texts.items()}
+    _, *sections = re.split(r"^--- (\S+)\n", rendered, flags=re.MULTILINE)
+    prose = dict(zip(sections[::2], sections[1::2], strict=True))
+    served = SERVED if origin.backend else stages(SHOWN_BY)
+    return {stage: _notebook(model.title, stage, prose) for stage in served}
 
 
-def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
+def _overrides(model: NewModel) -> dict[str, object]:
     """Choose the alternatives that the notebooks suggest, such as another format."""
+    options, choices = model.options, model.choices
     exports = list(dict.fromkeys(option.fields["export_format"] for option in options))
-    export = {"dataset": "generated" if files.samples else "samples.npz"}
+    may_be_drawn = choices.samples and not choices.before
+    export = {"dataset": "generated" if may_be_drawn else "samples.npz"}
     if len(exports) > 1:
         export = {"export_format": exports[1], "format": exports[1]}
-    shown = next((option for option in options if option.changes_precision), options[0]).fields
-    others = [option.fields for option in options if option.fields != shown]
+    every = [option.fields for option in options]
+    # `convert` has something to show where the precision changes: see `config.loading.configure`
+    changed = (each for each in every if each["precision"] != each["export_precision"])
+    shown = next(changed, every[0])
+    others = [fields for fields in every if fields != shown]
     others.sort(key=lambda fields: fields["format"] == shown["format"])  # another format first
     other = others[0] if others else shown
     return {
@@ -254,43 +233,36 @@ def _overrides(options: Sequence[Option], files: Files) -> dict[str, object]:
 
 def tensors(axes: Sequence[TensorSpec]) -> str:
     """List tensors with their types and shapes."""
-    named = [
-        f"`{tensor.name}` ({tensor.dtype}, {' x '.join(map(str, tensor.shape)) or 'one number'})"
-        for tensor in axes[:MOST]
-    ]
+    named = [f"`{each.name}` ({each.dtype}, {spell(each.shape)})" for each in axes[:MOST]]
     if len(axes) > MOST:
         named.append(f"{len(axes) - MOST} more")
     return " and ".join([", ".join(named[:-1])] * (len(named) > 1) + named[-1:])
 
 
-def _notebook(title: str, stage: str, prose: str) -> str:
-    """Join prose and the code cells that it names to a notebook."""
+def _notebook(title: str, stage: str, prose: Mapping[str, str]) -> str:
+    """Copy a notebook of `SHOWN_BY`, with the cells that `prose` has by stage and id."""
     notebook = json.loads((ROOT / f"notebooks/{SHOWN_BY}/{stage}.ipynb").read_text())
-    code = {cell["id"]: cell for cell in notebook["cells"] if cell["cell_type"] == "code"}
-    cells = []
-    for index, part in enumerate(re.split(r"^--- (\S+)\n", prose, flags=re.MULTILINE)):
-        if index % 2:
-            cell = code.pop(part)
-            cells.append(cell | {"source": _code(title, "".join(cell["source"]))})
-        elif part.strip():
-            text = {"cell_type": "markdown", "id": f"prose-{index // 2:02}", "metadata": {}}
-            cells.append(text | {"source": _wrapped(part)})
-    assert not code, f"the prose of {stage} leaves out {list(code)}"
-    for cell in cells:
-        cell["source"] = cell["source"].splitlines(keepends=True)
-    return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            text = _code(title, text)
+        elif section := prose.get(f"{stage}/{cell['id']}"):
+            text = _replaced(text, section)
+        cell["source"] = text.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _wrapped(part: str) -> str:
-    """Wrap the paragraphs and list items of Markdown again, but no code blocks."""
-    blocks = []
-    for block in re.split(r"\n{2,}", part.strip()):
-        if block.startswith("```"):
-            blocks.append(block)
-            continue
-        items = re.split(r"\n(?=- )", block)
-        indent = "  " if block.startswith("- ") else ""
-        blocks.append("\n".join(fill(item, WIDTH, subsequent_indent=indent) for item in items))
+def _replaced(text: str, section: str) -> str:
+    """Replace paragraphs of a cell, and wrap them and list items again, but no code blocks."""
+    kept, blocks = (re.split(r"\n{2,}", part.strip()) for part in (text, section))
+    if REST in blocks:
+        at = blocks.index(REST)
+        blocks[at : at + 1] = kept[at : at + 1 + len(kept) - len(blocks)]
+    for at, block in enumerate(blocks):
+        if not block.startswith("```"):
+            items = re.split(r"\n(?=- )", block)
+            indent = "  " if block.startswith("- ") else ""
+            blocks[at] = "\n".join(fill(item, subsequent_indent=indent) for item in items)
     return "\n\n".join(blocks)
 
 
@@ -303,12 +275,9 @@ def _code(title: str, text: str) -> str:
 
 def _resolve(match: re.Match[str]) -> str:
     """Break the call of `resolve` into lines as ruff does: its length depends on the model."""
-    arguments = match[1].strip().rstrip(",").split(",")
-    arguments = [argument.strip() for argument in arguments]
-    for line in (
-        f"config = resolve({', '.join(arguments)})",
-        f"config = resolve(\n    {', '.join(arguments)}\n)",
-    ):
+    arguments = [argument.strip() for argument in match[1].strip().rstrip(",").split(",")]
+    joined = ", ".join(arguments)
+    for line in (f"config = resolve({joined})", f"config = resolve(\n    {joined}\n)"):
         if max(map(len, line.splitlines())) <= LONGEST:
             return line
-    return f"config = resolve(\n    {f',{chr(10)}    '.join(arguments)},\n)"
+    return "\n".join(["config = resolve(", *(f"    {each}," for each in arguments), ")"])

@@ -1,13 +1,7 @@
-from .comparison import compare
-from .pages import write_pages
-from .section import as_table, data, describe, draw, summary
-
-__all__ = [
-    "as_table",
-    "compare",
-    "data",
-    "describe",
-    "draw",
-    "summary",
-    "write_pages",
-]
+from .comparison import compare as compare
+from .pages import write_pages as write_pages
+from .section import as_table as as_table
+from .section import data as data
+from .section import describe as describe
+from .section import draw as draw
+from .section import summary as summary

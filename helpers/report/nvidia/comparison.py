@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from helpers.config import ReportConfig, Value
 from helpers.report import analysis
 from helpers.report.nvidia.rows import (
-    ACCELERATORS,
     PublishedRow,
+    accelerator,
     fastest,
     gpus,
     published,
@@ -66,9 +66,8 @@ class Comparison:
         return [pair for pair in self.pairs if pair.published.scenario == scenario]
 
     def drawn(self, scenario: str) -> list[PublishedRow]:
-        """Return NVIDIA's rows for a figure: the tables of the chosen GPU that our rows are
-        compared with. Return all of its tables if we measured nothing. If the chosen GPU is not the
-        target's own, add the fastest such table of each other GPU.
+        """Return NVIDIA's rows for a figure: the chosen GPU's tables that ours are compared with,
+        or all without ours. If it is not the target's GPU, add each other GPU's fastest such table.
         """
         served = {pair.published.served for pair in self.of(scenario)}
         rows = [
@@ -92,16 +91,13 @@ def compare(config: ReportConfig, results: Results) -> Comparison:
     chosen = choose_gpu(rows, config.gpu, config.device)
     pairs = (
         pair(row, result.fingerprint.config, rows, chosen)
-        for stages in results.values()
-        for result in stages.values()
+        for _, result in analysis.stages(results)
         if result.fingerprint and result.measurement
         for row in result.measurement.rows
         if not row.repeated
     )
-    paired = tuple(filter(None, pairs))
-    return Comparison(
-        config.model, config.gpu, chosen, analysis.frame(config, results), rows, paired
-    )
+    ours = analysis.frame(config, results)
+    return Comparison(config.model, config.gpu, chosen, ours, rows, tuple(filter(None, pairs)))
 
 
 def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
@@ -117,9 +113,7 @@ def choose_gpu(rows: Sequence[PublishedRow], gpu: str, device: str) -> str:
 def pair(
     ours: Row, settings: Mapping[str, Value], rows: Sequence[PublishedRow], gpu: str
 ) -> Pair | None:
-    """Find the published row on `gpu` that is nearest to ours, measured with `settings`; None if
-    nothing was measured, or NVIDIA published nothing of its scenario and data set.
-    """
+    """Pair our row with the nearest published one on `gpu`; None if either does not exist."""
     if ours.throughput is None or not (theirs := nearest(ours, rows, gpu)):
         return None
     return Pair(ours, theirs, reasons(ours, settings, theirs))
@@ -131,22 +125,17 @@ def nearest(ours: Row, rows: Sequence[PublishedRow], gpu: str) -> PublishedRow |
     """
 
     def to_table(table: Sequence[PublishedRow]) -> tuple[bool | float, ...]:
-        served = zip(_served(ours), served_as(table[0]), strict=True)
-        return (*(one != other for one, other in served), -fastest(table))
+        pairs = zip(ours_served, served_as(table[0]), strict=True)  # most important first
+        return (*(one != other for one, other in pairs), -fastest(table))
 
     def to_row(row: PublishedRow) -> tuple[float, float]:
         batches, clients = row.batch_size / ours.batch_size, row.concurrency / ours.concurrency
         return abs(log2(batches)), abs(log2(clients))
 
+    ours_served = (ours.model_format, ours.precision, accelerator(ours))
     key, datasets = (gpu, ours.scenario), ("", ours.variant)
     candidates = [row for row in rows if (row.gpu, row.scenario) == key and row.dataset in datasets]
     return min(min(tables(candidates), key=to_table, default=()), key=to_row, default=None)
-
-
-def _served(ours: Row) -> tuple[str, str, str]:
-    """Return format, precision and accelerator of a measured row, most important first."""
-    accelerator = ours.backend_accelerator
-    return ours.model_format, ours.precision, ACCELERATORS.get(accelerator, accelerator)
 
 
 def common(pairs: Iterable[Pair]) -> list[str]:
@@ -157,6 +146,5 @@ def common(pairs: Iterable[Pair]) -> list[str]:
 
 def by_experiment(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Group pairs by our experiment; its pairs follow each other."""
-    return {
-        name: list(group) for name, group in groupby(pairs, lambda pair: pair.measured.experiment)
-    }
+    groups = groupby(pairs, lambda pair: pair.measured.experiment)
+    return {name: list(group) for name, group in groups}

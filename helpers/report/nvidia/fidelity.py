@@ -178,15 +178,14 @@ def experiment_settings(config: LoadConfig) -> Settings:
     passed = dict(pairwise(line))
     model_format, precision, accelerator = served(config)
     is_engine = config.format == "trt"
+    opset = config.opset if is_engine or model_format == "ONNX" else None
     has_tf32 = not is_engine and "NVIDIA_TF32_OVERRIDE=0" not in environment
     return {
         "Triton release": [config.server.release],
         "backend": [formats.get(config.format).DISPLAY_NAMES[0]] if message.platform else [ADAPTER],
         "format": [model_format],
         "exported as": [config.export_format],
-        "ONNX opset": [config.opset]
-        if config.opset and (is_engine or model_format == "ONNX")
-        else [],
+        "ONNX opset": [opset] if opset else [],
         "engine's smallest batch": [1] if is_engine else [],
         "engine tuned for batch": [config.max_batch_size] if is_engine else [],
         "precision": [precision],

@@ -1,9 +1,6 @@
-"""The pages that need no run of ours, each with its data as CSV: NVIDIA's published rows, and the
-fidelity of our experiments to NVIDIA's setup, table by table.
-"""
+"""The pages that need no run of ours, with their data as CSV: NVIDIA's rows, fidelity to them."""
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,9 +63,7 @@ def write_pages(outputs: Path) -> None:
 
 
 def _published() -> Content:
-    """Return all published rows. A script sorts and filters them; without it the page is a plain
-    table.
-    """
+    """Return all published rows: a plain table, which a script sorts and filters."""
     from pandas import DataFrame
 
     rows = everything()
@@ -111,8 +106,8 @@ def _fidelity() -> Content:
         for line in table.lines
     ]
     return DataFrame(rows), {
-        "models": [(name, list(_scenarios(name, tables))) for name in sources()],
-        "tables": len(tables),
+        "models": list(sources()),
+        "tables": tables,
         "everywhere": everywhere([table for table in tables if not table.fault]),
         "lists": LISTS,
         "short": _short,
@@ -123,12 +118,6 @@ def everywhere(tables: "list[Fidelity]") -> list[str]:
     """Return the settings that differ in every table."""
     names = [[line.name for line in table.of("differs")] for table in tables]
     return [name for name in names[0] if all(name in other for other in names)] if names else []
-
-
-def _scenarios(model: str, tables: "list[Fidelity]") -> "Iterator[tuple[str, list[Fidelity]]]":
-    of_model = [table for table in tables if table.row.model == model]
-    for scenario, group in groupby(of_model, lambda table: table.row.scenario):
-        yield scenario, list(group)
 
 
 def _short(values: list[str | int]) -> str:

@@ -52,9 +52,7 @@ class PublishedRow(TableRow, allow_inf_nan=False):
 
     @property
     def littles_law(self) -> float | None:
-        """Return throughput x average latency over batch x clients: 1 if the row agrees with
-        itself.
-        """
+        """Return throughput x average latency over batch x clients: 1 in a consistent row."""
         if self.avg_latency_ms is None:
             return None
         return littles_law(self.throughput, self.avg_latency_ms, self.batch_size, self.concurrency)
@@ -92,14 +90,17 @@ def violates_littles_law(row: Row | PublishedRow) -> bool:
     return law is not None and not LITTLES_LAW[0] <= law <= LITTLES_LAW[1]
 
 
+def accelerator(row: TableRow) -> str:
+    """Return the accelerator of a row in NVIDIA's words; "" if it has none."""
+    return ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
+
+
 def served_as(row: PublishedRow) -> tuple[str, str, str]:
     """Return format, precision and accelerator of a published row, whatever its label says."""
-    accelerator = ACCELERATORS.get(row.backend_accelerator, row.backend_accelerator)
     # an ensemble's graph, behind the lookup, is TensorRT's
-    model_format = (
-        "NVIDIA TensorRT" if "embedding lookup" in row.setup.settings else row.model_format
-    )
-    return model_format, row.setup.precision or row.precision, accelerator
+    is_ensemble = "embedding lookup" in row.setup.settings
+    model_format = "NVIDIA TensorRT" if is_ensemble else row.model_format
+    return model_format, row.setup.precision or row.precision, accelerator(row)
 
 
 def everything() -> list[PublishedRow]:
@@ -109,10 +110,7 @@ def everything() -> list[PublishedRow]:
 
 @cache
 def published(model: str) -> tuple[PublishedRow, ...]:
-    """Read the published rows of a model, in the order of its document; none if there is no file.
-
-    Raises `DataError` with the line of a file that is not as published.
-    """
+    """Read the published rows of a model in the order of its document; none if it has no file."""
     path = FOLDER / f"{model}.csv"
     return read(path) if path.exists() else ()
 

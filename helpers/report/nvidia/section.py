@@ -11,7 +11,7 @@ from helpers.measure import interval
 from helpers.report import style
 from helpers.report.analysis import measured
 from helpers.report.describe import fill_in, say
-from helpers.report.nvidia.comparison import SCENARIOS, Comparison, Pair, by_experiment, common
+from helpers.report.nvidia.comparison import Comparison, Pair, by_experiment, common
 from helpers.report.nvidia.rows import PublishedRow, tables, violates_littles_law
 from helpers.report.text import markdown
 from helpers.results import TableRow
@@ -35,7 +35,7 @@ MARKED = 12  # points of a grey line, at most about
 
 def summary(comparison: Comparison) -> "Markdown":
     """Return what is compared with what, the ratio, and why it may be unfair."""
-    ratios, shared = [pair.ratio for pair in comparison.pairs], common(comparison.pairs)
+    ratios = [pair.ratio for pair in comparison.pairs]
     return markdown(
         fill_in(
             "published.md.j2",
@@ -44,24 +44,15 @@ def summary(comparison: Comparison) -> "Markdown":
             fidelity=f"{FIDELITY}#{comparison.model}",
             ratios=ratios,
             median=median(ratios or [1]),
-            shared=shared,
-            experiments=[
-                (
-                    name,
-                    dict.fromkeys(pair.published.served for pair in pairs),
-                    [reason for reason in common(pairs) if reason not in shared],
-                )
-                for name, pairs in by_experiment(comparison.pairs).items()
-            ],
-            absent=[name for name in SCENARIOS if name not in comparison.scenarios],
+            shared=common(comparison.pairs),
+            experiments=by_experiment(comparison.pairs),
+            common=common,
         )
     )
 
 
 def as_table(comparison: Comparison) -> Table:
-    """Return a table of the pairs, or of NVIDIA's rows of the chosen GPU if nothing of ours was
-    measured. Pairs with another GPU than the target's are folded.
-    """
+    """Return a table of the pairs, folded if of another GPU; without pairs, of NVIDIA's rows."""
     pairs, chosen = comparison.pairs, comparison.chosen
     if not pairs:
         rows = [row for row in comparison.published if row.gpu == chosen]
@@ -122,8 +113,7 @@ def draw(comparison: Comparison, scenario: str) -> "Figure":
         x, y = [_in_flight(row) for row in line], [row.throughput for row in line]
         every = -(-len(line) // MARKED)
         axes.plot(x, y, color=GREY, ls="--", lw=0.9, marker=shape, mew=1.2, markevery=every)
-    points = measured(rows, scenario)
-    points = points[points["throughput"] > 0]
+    points = measured(rows, scenario).query("throughput > 0")
     points = points.assign(x=points["batch_size"] * points["concurrency"])
     for name, look in style.styles(rows).items():
         style.draw_line(axes, points[points["experiment"] == name], "x", "throughput", look, "full")

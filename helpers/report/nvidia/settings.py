@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from helpers.config import Server
 from helpers.config import Value as Field
-from helpers.report.nvidia.rows import ACCELERATORS, PublishedRow, served_as, violates_littles_law
+from helpers.report.nvidia.rows import PublishedRow, accelerator, served_as, violates_littles_law
 from helpers.results import Row
 
 Value = str | int
@@ -30,7 +30,7 @@ NOTES = {
 def published_settings(row: PublishedRow) -> Settings:
     """Return NVIDIA's settings of a row."""
     setup = row.setup
-    model_format, precision, accelerator = served_as(row)
+    model_format, precision, accelerated_by = served_as(row)
     settings = {
         "GPU": row.gpu,
         "variant of the network": setup.variant or [],
@@ -41,7 +41,7 @@ def published_settings(row: PublishedRow) -> Settings:
         "format": model_format,
         "precision": precision,
         "TF32": TF32[True] if setup.tf32 else NO_TF32,
-        "accelerator": accelerator or "none",
+        "accelerator": accelerated_by or "none",
         "CUDA graphs": CAPTURED[setup.cuda_graph],
         "instances": setup.instances or row.instances,
         "largest batch": row.max_batch_size,
@@ -63,14 +63,11 @@ def _backend(row: PublishedRow) -> str:
 def measured_settings(
     row: Row, config: Mapping[str, Field], published: PublishedRow
 ) -> dict[str, Field]:
-    """Return our settings of a row that was measured with `config`, by NVIDIA's names. Where only a
-    part of a setting matters, use the wording of the published row.
-    """
+    """Return our settings of a row, in the published row's words where only a part matters."""
     server = Server.model_validate(config.get("server") or {})
     # There is one release of the embedded server.
     release = Server().release if server.kind == "embedded" else server.release
     is_offline, inputs = row.scenario == "offline", published.setup.inputs
-    accelerator = row.backend_accelerator
     return {
         "GPU": row.gpu,
         "variant of the network": row.variant,
@@ -80,7 +77,7 @@ def measured_settings(
         "backend": ADAPTER if ADAPTER in row.backend else _backend(published),
         "format": row.model_format,
         "precision": row.precision,
-        "accelerator": ACCELERATORS.get(accelerator, accelerator) or "none",
+        "accelerator": accelerator(row) or "none",
         "CUDA graphs": CAPTURED[row.cuda_graph],
         "instances": row.instances,
         "batch size": row.batch_size,

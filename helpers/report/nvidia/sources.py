@@ -1,7 +1,7 @@
 """How NVIDIA set up its published measurements, by `params/published/documents.yaml`."""
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -35,22 +35,16 @@ class Setup(BaseModel):
 
 def setup_of(row: "PublishedRow") -> Setup:
     """Merge all entries that apply to a row."""
-    merged: dict[str, Value] = {}
-    for entry in sources()[row.model]:
-        where = entry.get("where")
-        if isinstance(where, dict) and not all(_fits(getattr(row, k), v) for k, v in where.items()):
-            continue
-        for name, value in entry.items():
-            if isinstance(old := merged.get(name), dict) and isinstance(value, dict):
-                merged[name] = old | value
-            else:
-                merged[name] = value
+    merged: dict[str, Any] = {}
+    entries: list[dict[str, Any]] = sources()[row.model]
+    for entry in entries:
+        where = {k: v if isinstance(v, list) else [v] for k, v in entry.get("where", {}).items()}
+        if all(getattr(row, name) in values for name, values in where.items()):
+            for name, value in entry.items():
+                is_mapping = isinstance(value, dict)
+                merged[name] = {**merged.get(name, {}), **value} if is_mapping else value
     merged.pop("where", None)
     return Setup.model_validate(merged)
-
-
-def _fits(value: Value, expected: Value) -> bool:
-    return value in expected if isinstance(expected, list) else value == expected
 
 
 @cache

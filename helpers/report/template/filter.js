@@ -45,8 +45,7 @@ function showOrder() {
   const [column, sign] = [names.indexOf(sort.replace(/^-/, "")), sort.startsWith("-") ? -1 : 1];
   body.append(...(column < 0 ? rows : [...rows].sort((a, b) => compare(column, sign, a, b))));
   heads.forEach((head, place) => {
-    if (place === column) head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-    else head.removeAttribute("aria-sort");
+    head.ariaSort = place !== column ? null : sign > 0 ? "ascending" : "descending";
   });
 }
 

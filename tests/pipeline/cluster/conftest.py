@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ HELD = """
 """
 
 
-def add_targets(project: Project) -> None:
+def add_targets(project):
     """Write three parameter files, each of its own made-up machine, whose dummy runs quickly."""
     text = (project.root / "params/dummy.yaml").read_text()
     for more, few in (
@@ -56,23 +55,22 @@ class Running:
     log: Path
 
     @property
-    def said(self) -> str:
+    def said(self):
         return self.log.read_text()
 
-    def wait_to_say(self, words: str, seconds: float = 90) -> str:
-        def told() -> str:
+    def wait_to_say(self, words, seconds=90):
+        def told():
             assert self.process.poll() is None or words in self.said, self.said
             return self.said if words in self.said else ""
 
-        found: str = wait_for(told, seconds)
-        return found
+        return wait_for(told, seconds)
 
-    def answer(self) -> Answer:
+    def answer(self):
         """Wait for its end."""
         code = self.process.wait(SECONDS)
         return Answer(code, self.said)
 
-    def end(self, number: int = signal.SIGINT) -> None:
+    def end(self, number=signal.SIGINT):
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
         with suppress(subprocess.TimeoutExpired):
@@ -94,13 +92,7 @@ class Cluster:
     address: str = ""
     key: tuple[str, ...] = ()
 
-    def start(
-        self,
-        *arguments: str,
-        project: Project | None = None,
-        inside: str = "",
-        module: str = "helpers",
-    ) -> Running:
+    def start(self, *arguments, project=None, inside="", module="helpers"):
         """Start `triton-notebooks ARGUMENTS`, inside a network namespace if one is named."""
         own = project or self.home
         log = self.folder / f"{len(self.started)}-{arguments[0]}.log"
@@ -118,7 +110,7 @@ class Cluster:
         self.started.append(Running(process, log))
         return self.started[-1]
 
-    def schedule(self, *arguments: str) -> Running:
+    def schedule(self, *arguments):
         """Start a scheduler, on this machine only unless `arguments` say otherwise."""
         running = self.start("scheduler", *(arguments or ("--port", "0")))
         said = running.wait_to_say("On each machine, run: ")
@@ -126,7 +118,7 @@ class Cluster:
         self.address, self.key = line[0], ("--key", line[1]) if line[1] else ()
         return running
 
-    def work(self, *targets: str, project: Project | None = None, inside: str = "") -> Running:
+    def work(self, *targets, project=None, inside=""):
         """Start a worker that offers targets, with an outputs folder of its own, and wait until it
         has joined.
         """
@@ -134,14 +126,12 @@ class Cluster:
         running.wait_to_say("joined")
         return running
 
-    def work_each(self, *targets: str) -> None:
+    def work_each(self, *targets):
         """Start a worker for each target, all at once."""
         for running in [self.start_worker(name) for name in targets]:
             running.wait_to_say("joined")
 
-    def start_worker(
-        self, *targets: str, project: Project | None = None, inside: str = ""
-    ) -> Running:
+    def start_worker(self, *targets, project=None, inside=""):
         """Start a worker."""
         outputs = self.folder / f"outputs-{'-'.join(targets)}"
         offered = [f"--target={name}" for name in targets]
@@ -150,21 +140,21 @@ class Cluster:
         self.workers["-".join(targets)] = running
         return running
 
-    def submit(self, *arguments: str) -> Running:
+    def submit(self, *arguments):
         """Start a run over the cluster."""
         return self.start("run", *arguments, "--scheduler", self.address, *self.key)
 
-    def run(self, *arguments: str) -> Answer:
+    def run(self, *arguments):
         """Run over the cluster, to the end."""
         return self.submit(*arguments).answer()
 
-    def outputs(self, *targets: str) -> Path:
+    def outputs(self, *targets):
         """The outputs folder of a worker."""
         return self.folder / f"outputs-{'-'.join(targets)}"
 
 
 @contextmanager
-def cluster_in(folder: Path) -> Iterator[Cluster]:
+def cluster_in(folder):
     """Yield a cluster in which nothing runs, and end all of it after the block."""
     home = copy_project(folder / "home")
     add_targets(home)
@@ -177,18 +167,18 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def own_outputs() -> None:
+def own_outputs():
     """Set no outputs folder of the test's own: a cluster's processes outlast it."""
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path):
     """A cluster of one test."""
     with cluster_in(tmp_path) as found:
         yield found
 
 
-def make_holdable(cluster: Cluster) -> Path:
+def make_holdable(cluster):
     """Have its first target's export go on as long as there is a file, and give that."""
     hold = cluster.folder / "hold"
     module = cluster.home.root / "helpers/models/dummy/__init__.py"
@@ -208,23 +198,23 @@ class Network:
     address: str
     names: list[str]
 
-    def cut(self, name: str) -> None:
+    def cut(self, name):
         """Pull the cable of a namespace out."""
         subprocess.run(["ip", "link", "set", f"{name}h", "down"], check=True)
 
-    def plug(self, name: str) -> None:
+    def plug(self, name):
         """Put it in again."""
         subprocess.run(["ip", "link", "set", f"{name}h", "up"], check=True)
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
+def network():
     """Three machines as far as the network goes; the test is skipped where none can be made."""
     mark = uuid.uuid4().hex[:5]
     names = [f"tn{mark}{place}" for place in range(3)]
     bridge, subnet = f"tb{mark}", f"10.{200 + int(mark[0], 16)}.{int(mark[1:3], 16)}"
 
-    def ip(*words: str) -> None:
+    def ip(*words):
         done = subprocess.run(["ip", *words], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"netns: ip {' '.join(words)}: {done.stderr.strip()}")

@@ -3,30 +3,22 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from helpers.results import read
 from tests.conftest import Project, copy_project, kernels, processes, wait_for
-from tests.pipeline.cluster.conftest import (
-    Cluster,
-    Network,
-    Running,
-    add_targets,
-    cluster_in,
-    make_holdable,
-)
+from tests.pipeline.cluster.conftest import add_targets, cluster_in, make_holdable
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("nothing_left")]
 
 ONLY = ("--stage", "export", "--experiment", "onnx-fp32")
 BOTH = ("params/first.yaml", "params/second.yaml", *ONLY)
 
 
 @pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def lasting(tmp_path_factory):
     """A cluster for all faults, in which nothing runs yet."""
     folder = tmp_path_factory.mktemp("cluster")
     with cluster_in(folder) as found:
@@ -36,7 +28,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def held(lasting: Cluster) -> Iterator[Cluster]:
+def held(lasting):
     """That cluster with a scheduler and two workers, whose first target's export is held."""
     if not lasting.address:
         lasting.schedule()
@@ -49,7 +41,7 @@ def held(lasting: Cluster) -> Iterator[Cluster]:
             running.end()
 
 
-def exporting(cluster: Cluster, *files: str) -> Running:
+def exporting(cluster, *files):
     """Start a run, and return when the first target is held and what else there is done."""
     running = cluster.submit(*(files or BOTH), "--force")
     running.wait_to_say("first dummy onnx-fp32 export: holding on")
@@ -58,7 +50,7 @@ def exporting(cluster: Cluster, *files: str) -> Running:
     return running
 
 
-def require_completion(cluster: Cluster, *files: str) -> None:
+def require_completion(cluster, *files):
     """The same command runs that one stage, and nothing else."""
     (cluster.folder / "hold").unlink()
     answer = cluster.run(*(files or BOTH))
@@ -67,15 +59,14 @@ def require_completion(cluster: Cluster, *files: str) -> None:
     assert "first: [1/1] dummy onnx-fp32 export: done in" in answer.output
 
 
-def reason(cluster: Cluster, target: str = "first") -> str:
+def reason(cluster, target="first"):
     found = read(cluster.home.root / f"outputs/{target}/dummy/onnx-fp32/export.json")
-    assert found
     assert (found.state == "done") is (not found.reason)
     return found.reason
 
 
 @pytest.mark.thorough
-def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Cluster) -> None:
+def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held):
     running = exporting(held)
     held.workers["first"].process.kill()
 
@@ -103,9 +94,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held: Cl
         ("process", "The worker process was killed, probably out of memory. Run again."),
     ],
 )
-def test_a_stage_that_is_out_of_memory_leaves_its_worker(
-    victim: str, why: str, held: Cluster
-) -> None:
+def test_a_stage_that_is_out_of_memory_leaves_its_worker(victim, why, held):
     """The kernel of Linux kills the process that has most."""
     running = exporting(held, "params/first.yaml", *ONLY)
     found = processes(str(held.outputs("first")), "-m helpers.pipeline.cluster.process")
@@ -122,9 +111,7 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(
 
 
 @pytest.mark.thorough
-def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(
-    held: Cluster,
-) -> None:
+def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held):
     running = exporting(held, "params/first.yaml", *ONLY)
     assert kernels(held.folder)
     running.process.kill()
@@ -136,7 +123,7 @@ def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Cluster) -> None:
+def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held):
     port = held.address.rpartition(":")[2]
     joined = {name: worker.said.count("joined") for name, worker in held.workers.items()}
     running = exporting(held)
@@ -158,9 +145,7 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held: Clust
 
 
 @pytest.mark.thorough
-def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
-    cluster: Cluster, network: Network
-) -> None:
+def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(cluster, network):
     make_holdable(cluster)
     cluster.schedule("--host", network.address, "--port", "0")
     first = cluster.work("first", inside=network.names[0])
@@ -176,7 +161,6 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
     first.wait_to_say("lost the connection to tls://")
     wait_for(lambda: not kernels(cluster.folder), 30)
     there = read(cluster.outputs("first") / "first/dummy/onnx-fp32/export.json")
-    assert there
     assert (there.state, there.reason) == ("failed", "the run was interrupted")
     network.plug(network.names[0])
     wait_for(lambda: first.said.count("joined tls://") == 2)
@@ -184,7 +168,7 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(
 
 
 @pytest.mark.thorough
-def test_a_worker_with_other_software_is_refused_before_anything_runs(cluster: Cluster) -> None:
+def test_a_worker_with_other_software_is_refused_before_anything_runs(cluster):
     other, same = copy_project(cluster.folder / "other"), Project(cluster.folder / "same")
     add_targets(other)
     with (other.root / "helpers/measure/peaks.py").open("a") as file:

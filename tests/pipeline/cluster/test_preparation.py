@@ -8,9 +8,8 @@ import pytest
 from tests.conftest import wait_for
 from tests.models.test_criteo_raw import days_of, prepared, written
 from tests.models.test_raw_parts import content
-from tests.pipeline.cluster.conftest import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("nothing_left")]
 
 PARAMS = """
 gpu: CPU (raw)
@@ -24,7 +23,7 @@ models:
 
 
 @pytest.mark.thorough
-def test_days_prepared_by_two_workers_are_those_of_one_machine(cluster: Cluster) -> None:
+def test_days_prepared_by_two_workers_are_those_of_one_machine(cluster):
     days = written(cluster.folder / "days", days_of((3000, 2000, 1000)), zipped=(1,))
     whole = prepared(days, cluster.folder / "whole")
     path = cluster.home.root / "params/raw.yaml"

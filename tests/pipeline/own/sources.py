@@ -1,9 +1,6 @@
 """Small models of every kind that `triton-notebooks new` takes, and samples of them."""
 
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -73,6 +70,7 @@ class Checked(torch.nn.Module):
 
 
 def checked():
+    torch.manual_seed(0)
     return Checked(), torch.randn(2, 3, 16, 16)
 
 
@@ -85,16 +83,8 @@ class Rare(Checked):
 
 
 def rare():
+    torch.manual_seed(0)
     return Rare(), torch.randn(2, 3, 16, 16)
-
-
-class Odd(torch.nn.Module):
-    def forward(self, x):
-        return {"y": x * 2 if x.shape[0] == 1 else x * 2.01}
-
-
-def odd():
-    return Odd(), torch.randn(2, 3)
 
 
 def number():
@@ -117,20 +107,11 @@ def network():
 '''
 
 
-def tensor(name: str, shape: Sequence[Any], kind: int = TensorProto.FLOAT) -> Any:
+def tensor(name, shape, kind=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def save(
-    path: Path,
-    nodes: Sequence[Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    weights: Sequence[Any] = (),
-    domains: Sequence[str] = (),
-    opset: int = 17,
-    **options: Any,
-) -> Path:
+def save(path, nodes, inputs, outputs, weights=(), domains=(), opset=17, **options):
     """Write an ONNX file of a graph."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
@@ -139,11 +120,11 @@ def save(
     return path
 
 
-def weights() -> Any:
+def weights():
     return np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
 
 
-def scores(path: Path, batch: Any = "batch", **options: Any) -> Path:
+def scores(path, batch="batch", **options):
     """Write a graph of one layer, whose output has scores of four classes."""
     nodes = [helper.make_node("MatMul", ["features", "weights"], ["logits"])]
     held = [numpy_helper.from_array(weights(), "weights")]
@@ -157,14 +138,7 @@ def scores(path: Path, batch: Any = "batch", **options: Any) -> Path:
     )
 
 
-def relu(path: Path, shape: Sequence[Any], name: str = "x", kind: int = TensorProto.FLOAT) -> Path:
-    """Write a graph of one operator."""
-    operator = "Relu" if kind == TensorProto.FLOAT else "Identity"
-    node = helper.make_node(operator, [name], ["y"])
-    return save(path, [node], [tensor(name, shape, kind)], [tensor("y", shape, kind)])
-
-
-def stateful(path: Path) -> Path:
+def stateful(path):
     """Write a graph without a batch: a state, two rows of it, that a sample changes. Two tensors
     have names as TensorFlow gives them.
     """
@@ -200,7 +174,7 @@ dynamic_batching { }
 """
 
 
-def repository(folder: Path, backend: str = "python") -> Path:
+def repository(folder, backend="python"):
     """Write a Triton repository of one model, by its Python backend unless told."""
     (folder / "doubler/1").mkdir(parents=True)
     (folder / "doubler/1/model.py").write_text(MODEL)
@@ -208,7 +182,7 @@ def repository(folder: Path, backend: str = "python") -> Path:
     return folder / "doubler"
 
 
-def samples(path: Path) -> Path:
+def samples(path):
     """Write samples of `scores`, and the labels that it decides beside them."""
     drawn = np.random.default_rng(1).standard_normal((ROWS, FEATURES)).astype(np.float32)
     np.savez(path, features=drawn)
@@ -216,22 +190,24 @@ def samples(path: Path) -> Path:
     return path
 
 
-def networks(folder: Path) -> Path:
+def networks(folder):
     """Write the module `nets` of networks that a user has."""
     (folder / "nets.py").write_text(NETS)
     return folder / "nets.py"
 
 
-def torch_files(folder: Path) -> None:
-    """Write the module `nets`, and of its plain network a TorchScript file and a program."""
+def torch_files(folder):
+    """Write `nets`, of its plain network a TorchScript file and a program, and samples."""
     import sys
 
     import torch
 
     networks(folder)
+    samples(folder / "samples.npz")
+    sys.modules.pop("nets", None)  # of another test, whose folder may be gone
     sys.path.insert(0, str(folder))
     try:
-        import nets  # type: ignore[import-not-found]
+        import nets
     finally:
         sys.path.remove(str(folder))
     network, example = nets.plain()
@@ -241,10 +217,9 @@ def torch_files(folder: Path) -> None:
         torch.jit.save(torch.jit.script(network.eval()), folder / "net.pt")
         program = torch.export.export(network.eval(), (example,), dynamic_shapes=({0: batch},))
         torch.export.save(program, folder / "net.pt2")
-    torch.save(network.state_dict(), folder / "state.pt")
 
 
-def keras_files(folder: Path) -> None:
+def keras_files(folder):
     """Write a Keras file, and the SavedModel of the same network; another process does, as Keras
     reads its settings when it is imported.
     """

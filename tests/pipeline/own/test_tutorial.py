@@ -5,24 +5,23 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from helpers.results import read
 from helpers.store import ROOT
-from tests.conftest import Project, copy_project, free_ports, wait_for
-from tests.pipeline.own.test_stages import STAGES, is_ready, quicken
+from tests.conftest import copy_project, free_ports
+from tests.pipeline.own.builders import STAGES, quicken, served
 
 TEXT = (ROOT / "helpers/README.md").read_text(encoding="utf-8")
 
 
-def blocks(kind: str) -> list[str]:
+def blocks(kind):
     """List the fenced blocks of a kind, in order."""
     return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
-def paste(code: str, project: Project) -> str:
+def paste(code, project):
     """Run lines of Python in the project's folder; return what they printed."""
     words = [sys.executable, "-W", "error", "-c", code]
     env = os.environ | {"PYTHONPATH": project.path}
@@ -33,7 +32,7 @@ def paste(code: str, project: Project) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("nothing_left")
-def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path: Path) -> None:
+def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path):
     project = copy_project(tmp_path / "project")
     make, request = blocks("python")
     commands = [
@@ -48,20 +47,15 @@ def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path: Pat
     answer = project.run(*run)
     assert answer.code == 0, answer.output
     stages = [f"digits onnx-fp32 {stage}" for stage in STAGES]
-    assert answer.executed() == [*stages, "digits report"]
+    assert answer.executed() == [*stages, "digits compare", "digits report"]
     (page,) = re.findall(r"outputs/digits/\S+\.html", TEXT)
     assert (project.root / page).exists()
     deployed = read(project.root / "outputs/digits/digits/onnx-fp32/deploy.json")
-    assert deployed
     (accuracy,) = (each.served for each in deployed.scores if each.metric == "accuracy")
     assert f"accuracy of the ONNX file, {accuracy:.1%}" in TEXT
 
     (port,) = free_ports(1)
-    process = project.start(*(word.replace("8000", str(port)) for word in serve))
-    try:
-        wait_for(lambda: is_ready(f"127.0.0.1:{port}", "digits"))
+    command = [word.replace("8000", str(port)) for word in serve]
+    with served(project, command, "digits", port):
         printed = paste(request.replace("8000", str(port)), project)
-    finally:
-        process.send_signal(2)
-        process.communicate(timeout=60)
     assert f"# {printed}" in request

@@ -107,10 +107,7 @@ class Recommender:
 
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
-    """Fit "dlrm" or "dcnv2" to the part `train` of the generated set in `dataset`.
-
-    The checkpoint is written to the new folder `path`. Raises DataError if there is no recipe.
-    """
+    """Fit to the part `train` of the set in `dataset`; write to the new folder `path`."""
     recipe = lookup_recipe(config.dataset, RECIPES)[config.model]
     part = SplitBinary(dataset, part="train")
     fitted = train(config.model, part, recipe, path)

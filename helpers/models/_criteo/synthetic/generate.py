@@ -39,10 +39,7 @@ Ids = NDArray[np.int32] | NDArray[np.int64]
 
 
 def write(config: Config, folder: Path) -> None:
-    """Write the set `config.dataset` with the tables of `config.variant` into an empty folder.
-
-    Raises DataError if there is no such set, ParameterError if the variant has no tables here.
-    """
+    """Write the set `config.dataset`; raise ParameterError if the variant has no tables here."""
     name, variant = config.dataset, config.variant
     counts = lookup_size(name, SIZES, ", a split-binary folder or the public day files")
     if variant not in TABLES:
@@ -50,9 +47,8 @@ def write(config: Config, folder: Path) -> None:
     tables = TABLES[variant]
     for index, (part, count) in enumerate(counts.items()):
         rng = np.random.default_rng([SEED, index, count])
-        starts = range(0, count, CHUNK)
-        batches = (draw(rng, min(CHUNK, count - start), tables) for start in starts)
-        write_part(folder / part, tables, batches)
+        sizes = (min(CHUNK, count - start) for start in range(0, count, CHUNK))
+        write_part(folder / part, tables, (draw(rng, size, tables) for size in sizes))
     metadata = {"origin": "generated", "name": name, "variant": variant, "seed": SEED}
     spec.write(folder, tables, metadata)
 
@@ -94,10 +90,6 @@ def logits(categorical: Ids, numerical: NDArray[np.float32]) -> Floats:
 
 
 def effect(feature: int, ids: Ids) -> Floats:
-    """Assign each id of a feature a number of its own, as if drawn from (-√3, √3): of variance 1.
-
-    The mixing is that of splitmix64.
-    """
-    bits = ids.astype(np.uint64) + (np.uint64(feature + 1) << np.uint64(40))
-    bits = mix(bits * GOLDEN)
+    """Assign each id of a feature a number of variance 1, as if drawn from (-√3, √3)."""
+    bits = mix((ids.astype(np.uint64) + (np.uint64(feature + 1) << np.uint64(40))) * GOLDEN)
     return np.asarray((2 * (bits >> np.uint64(11)) / 2.0**53 - 1) * 3**0.5)

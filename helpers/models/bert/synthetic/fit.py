@@ -35,10 +35,7 @@ LARGEST_NORM = 1.0  # of a gradient
 
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
-    """Fit the network to paragraphs that are not in `dataset`; write its state dict to `path`.
-
-    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
-    """
+    """Fit the network to paragraphs that are not in `dataset`; write its state dict to `path`."""
     steps, size = lookup_recipe(config.dataset, STEPS), SIZES[config.variant]
     scale = SIZES["small"].hidden / size.hidden
     tokenizer = WordPiece(dataset / VOCABULARY, size.rows)

@@ -16,7 +16,8 @@ from numpy.random import Generator
 
 from helpers.models import Config
 from helpers.models._synthetic import lookup_size
-from helpers.models.bert.data import MARKER, VOCABULARY
+from helpers.models._tables import GENERATED
+from helpers.models.bert.data import VOCABULARY
 from helpers.models.bert.features import SPECIAL
 from helpers.models.bert.squad import FILE, TRAINING
 
@@ -66,17 +67,13 @@ class Asked:
 
 
 def write(config: Config, folder: Path) -> None:
-    """Write the set `config.dataset` in SQuAD's format, questions of the training distribution in a
-    file of their own, and the vocabulary.
-
-    Raises DataError if there is no such set.
-    """
+    """Write the set `config.dataset` in SQuAD's format, a training file, and the vocabulary."""
     name = config.dataset
     count = lookup_size(name, SETS, f" or a folder that holds {FILE} and {VOCABULARY}")
     _write(folder / FILE, name, count, SEED)
     _write(folder / TRAINING, name, TRAINING_SETS[name], FILE_SEED)
     (folder / VOCABULARY).write_text("\n".join(vocabulary()) + "\n")
-    (folder / MARKER).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
+    (folder / GENERATED).write_text(json.dumps({"name": name, "seed": SEED}) + "\n")
 
 
 def _write(path: Path, name: str, count: int, seed: int) -> None:

@@ -34,13 +34,10 @@ LOGIT, RIDGE = 8.0, 100.0  # target of the right class, the others' is 0; penalt
 
 @dataclass(frozen=True)
 class Recipe:
-    """The number of batches and the side of their crops in pixels. The first batches are for
-    gradient descent, small crops first, because they take half the time. The others solve the last
-    layer.
-    """
+    """The numbers of batches, each with the side of their crops in pixels."""
 
-    steps: tuple[tuple[int, int], ...]
-    solved: tuple[int, int]
+    steps: tuple[tuple[int, int], ...]  # of gradient descent, small crops first: half the time
+    solved: tuple[int, int]  # of those that solve the last layer
 
 
 RECIPES = {
@@ -50,10 +47,7 @@ RECIPES = {
 
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
-    """Fit the network to the set `config.dataset` and write its state dict to `path`.
-
-    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
-    """
+    """Fit the network to the set `config.dataset` and write its state dict to `path`."""
     recipe = lookup_recipe(config.dataset, RECIPES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -107,9 +101,7 @@ def _batch(number: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _average(network: ResNet50, side: int) -> None:
-    """Set the batch norms to the mean statistics of a few batches. Their crops are as large as
-    those that solve the last layer.
-    """
+    """Set the batch norms to the mean statistics of a few batches with crops of `side` pixels."""
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
@@ -120,9 +112,7 @@ def _average(network: ResNet50, side: int) -> None:
 
 
 def _solve(network: ResNet50, count: int, side: int) -> None:
-    """Set the last layer to the best weights for `count` batches of other images, by ridge
-    regression (Hoerl and Kennard, 1970). Larger crops cost less here than in steps.
-    """
+    """Solve the last layer for other images by ridge regression (Hoerl and Kennard, 1970)."""
     layer, network.fc = network.fc, nn.Identity()
     features, labels = [], []
     with torch.inference_mode(), mixed_precision():

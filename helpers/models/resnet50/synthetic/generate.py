@@ -16,8 +16,8 @@ from PIL import Image
 
 from helpers.models import Config
 from helpers.models._synthetic import lookup_size
+from helpers.models._tables import GENERATED
 from helpers.models.resnet50 import IMAGES, TRAINING
-from helpers.models.resnet50.data import MARKER
 from helpers.store import usable_cores
 
 # images per class, to evaluate and of the training distribution
@@ -32,11 +32,7 @@ Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 
 def write(config: Config, folder: Path) -> None:
-    """Write the set `config.dataset` as files `<folder>/validation/<class>/<number>.JPEG`, and
-    others into `<folder>/train`.
-
-    Raises DataError if there is no such set.
-    """
+    """Write the set as files `<folder>/<validation or train>/<class>/<number>.JPEG`."""
     name, parts = config.dataset, (folder / IMAGES, folder / TRAINING)
     counts = lookup_size(name, SETS, " or a folder of images")
     seeds = EVALUATION_SEED, FILE_SEED
@@ -45,9 +41,8 @@ def write(config: Config, folder: Path) -> None:
         for texture in range(CLASSES):
             (part / str(texture)).mkdir(parents=True)
         with ThreadPoolExecutor(usable_cores()) as pool:
-            for _ in pool.map(partial(_write, part), images):
-                pass  # a failure is raised here
-        (part / MARKER).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")
+            list(pool.map(partial(_write, part), images))  # raises a failure
+        (part / GENERATED).write_text(json.dumps({"name": name, "classes": list(PATTERNS)}) + "\n")
 
 
 def training_batch(

@@ -21,10 +21,7 @@ RECIPES = {"generated": (140, 32, 4e-3), "generated-small": (50, 8, 3e-3)}
 
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
-    """Fit to `train.csv` of the generated set in `dataset`; write the state dict to `path`.
-
-    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
-    """
+    """Fit to `train.csv` of the generated set in `dataset`; write the state dict to `path`."""
     steps, batch_size, learning_rate = lookup_recipe(config.dataset, RECIPES)
     variant = VARIANTS[config.variant]
     windows, rng = Windows(dataset, variant, (), "train"), np.random.default_rng(SEED)

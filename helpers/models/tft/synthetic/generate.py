@@ -29,8 +29,7 @@ SIZES = {  # days to train, and windows to test of each series
 def write(config: Config, folder: Path) -> None:
     """Write the set `config.dataset` as a processed folder with the ids of `config.variant`.
 
-    The hours that are forecast in `valid` and `test` come after all those of `train`. Raises
-    DataError if there is no such set.
+    The hours that are forecast in `valid` and `test` come after all those of `train`.
     """
     name, kind = config.dataset, config.variant
     sizes = lookup_size(name, SIZES, ", NVIDIA's processed folder or a public raw file")
@@ -68,10 +67,8 @@ def _table(kind: str, variant: Variant, hours: int) -> pl.DataFrame:
 def _values(count: int, hours: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Draw [count, hours] of about 1: a day, a week, a level that drifts, and noise, multiplied."""
     clock = np.arange(hours)
-    size, depth, weekend = (
-        rng.uniform(low, high, (count, 1)) for low, high in ((-1, 1), (0.3, 0.8), (0, 0.6))
-    )
-    peak, second = rng.uniform(8, 20, (count, 1)), rng.uniform(0, 0.4, (count, 1))
+    ranges = ((-1, 1), (0.3, 0.8), (0, 0.6), (8, 20), (0, 0.4))
+    size, depth, weekend, peak, second = (rng.uniform(a, b, (count, 1)) for a, b in ranges)
     turn = 2 * np.pi * (clock - peak) / DAY
     day = depth * np.cos(turn) + second * np.cos(2 * turn)
     week = -weekend * (clock % WEEK >= 5 * DAY)

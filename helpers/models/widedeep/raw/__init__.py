@@ -22,6 +22,8 @@ from helpers.models._tables import PREPARED
 if TYPE_CHECKING:
     from polars import LazyFrame
 
+    from helpers.models.widedeep.raw.files import Files
+
 PARTS = 8  # files of the validation part, as NVIDIA's
 
 
@@ -41,8 +43,8 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
 
     `source` holds the seven files, each `.csv` or `.csv.zip`. A row has the 29 features (int32,
     float32, lists of up to three int32), `clicked` and `display_id` (int32); validation rows are in
-    order of `display_id`. Prints a line every few seconds. Raises DataError for a file that is
-    missing, damaged or another one, and for an id that the file it refers to lacks.
+    order of `display_id`. Raises DataError for a file that is missing, damaged or another one, and
+    for an id that the file it refers to lacks.
     """
     import polars as pl
 
@@ -61,8 +63,7 @@ def prepare_raw(config: object, source: Path, folder: Path) -> None:
             progress.say(f"features: {number} of {len(parts)} files")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    metadata = {"files": [path.name for path in files.paths.values()], "rows": counts}
-    write_facts(folder, {**metadata, "statistics": learnt.facts})
+    write_facts(folder, files, counts, learnt.facts)
 
 
 def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
@@ -78,11 +79,13 @@ def parts_of(scratch: Path, valid: int) -> dict[str, "LazyFrame"]:
     return parts
 
 
-def write_facts(folder: Path, metadata: dict[str, object]) -> None:
+def write_facts(
+    folder: Path, files: "Files", counts: dict[str, int], statistics: dict[str, object]
+) -> None:
     """Mark the folder as prepared, with its metadata."""
     from helpers.models.widedeep.raw import rows
 
     split = {"last_training_day": rows.TRAINING_DAYS, "kept_out": rows.KEPT_OUT, "seed": rows.SEED}
-    ordered = {"files": metadata["files"], "rows": metadata["rows"], "split": split}
-    content = json.dumps({**ordered, "statistics": metadata["statistics"]}, indent=1)
-    (folder / PREPARED).write_text(content + "\n")
+    names = [path.name for path in files.paths.values()]
+    metadata = {"files": names, "rows": counts, "split": split, "statistics": statistics}
+    (folder / PREPARED).write_text(json.dumps(metadata, indent=1) + "\n")

@@ -25,10 +25,7 @@ KNOWN = "known.json"
 def prepare_parts(
     config: Config, source: Path, folder: Path, scratch: Path, spread: ParallelMap
 ) -> None:
-    """Write the set of `prepare_raw` by calls of `spread`, with intermediate files in `scratch`.
-
-    Every machine must see the three folders by the same paths. Raises DataError as it does.
-    """
+    """Write the set of `prepare_raw` by calls of `spread`: see `RawParts.prepare_parts`."""
     files = Files(source, Progress())
     spread(cut, [(source, scratch, name) for name in CUT])
     spans = rows.spans_of(scratch)
@@ -41,21 +38,16 @@ def prepare_parts(
     counts = {part: sum(result[part] for result in results) for part in ("train", "valid")}
     rows.check_parts(files, counts)
     (metadata,) = spread(learn, [(source, scratch)])
-    names = list(parts_of(scratch, counts["valid"]))
+    names = parts_of(scratch, counts["valid"])
     spread(write, [(scratch, folder, name, counts["valid"]) for name in names])
-    paths = [path.name for path in files.paths.values()]
-    write_facts(folder, {"files": paths, "rows": counts, "statistics": metadata})
+    write_facts(folder, files, counts, metadata)
 
 
 def cut(source: Path, scratch: Path, name: str) -> None:
     """Cut clicks or events by spans of displays."""
     with atomic_output(scratch / name) as temporary:
         if temporary:
-            temporary.mkdir()
             rows.partition(Files(source, Progress()), temporary, name)
-            for path in (temporary / name).iterdir():
-                path.rename(temporary / path.name)
-            (temporary / name).rmdir()
 
 
 def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dict[str, int]:
@@ -63,10 +55,8 @@ def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dic
     done = scratch / "joined" / f"{number:05d}.json"
     with atomic_output(done) as temporary:
         if temporary:
-            files = Files(source, Progress())
-            counts, _ = rows.join_span(
-                files, _tables(source, fingerprint(source)), scratch, number, span, drawn
-            )
+            files, known = Files(source, Progress()), _tables(source, fingerprint(source))
+            counts, _ = rows.join_span(files, known, scratch, number, span, drawn)
             temporary.write_text(json.dumps(counts))
     result: dict[str, int] = json.loads(done.read_text())
     return result
@@ -74,28 +64,27 @@ def join(source: Path, scratch: Path, number: int, span: int, drawn: int) -> dic
 
 def learn(source: Path, scratch: Path) -> dict[str, object]:
     """Compute the statistics of all training rows."""
-    learnt = scratch / "learnt"
-    with atomic_output(learnt) as temporary:
+    with atomic_output(scratch / "learnt") as temporary:
         if temporary:
             temporary.mkdir()
-            computed = statistics.learn(
-                pl.scan_parquet(scratch / "train"), _tables(source, fingerprint(source)).ads
-            )
+            ads = _tables(source, fingerprint(source)).ads
+            computed = statistics.learn(pl.scan_parquet(scratch / "train"), ads)
             computed.ads.write_parquet(temporary / "ads.parquet")
             content = {"medians": computed.medians, "facts": computed.facts}
             (temporary / KNOWN).write_text(json.dumps(content))
-    metadata: dict[str, object] = json.loads((learnt / KNOWN).read_text())["facts"]
-    return metadata
+    return _learnt(scratch).facts
 
 
 def write(scratch: Path, folder: Path, name: str, valid: int) -> None:
     """Write one file of the result."""
     with atomic_output(folder / name) as temporary:
         if temporary:
-            content = json.loads((scratch / "learnt" / KNOWN).read_text())
-            ads = pl.read_parquet(scratch / "learnt/ads.parquet")
-            learnt = statistics.Statistics(ads, content["medians"], content["facts"])
-            learnt.features(parts_of(scratch, valid)[name]).sink_parquet(temporary)
+            _learnt(scratch).features(parts_of(scratch, valid)[name]).sink_parquet(temporary)
+
+
+def _learnt(scratch: Path) -> statistics.Statistics:
+    ads = pl.read_parquet(scratch / "learnt/ads.parquet")
+    return statistics.Statistics(ads, **json.loads((scratch / "learnt" / KNOWN).read_text()))
 
 
 @lru_cache(1)

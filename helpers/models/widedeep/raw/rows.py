@@ -38,7 +38,7 @@ def join(files: Files, tables: Tables, folder: Path, progress: Progress) -> dict
     """
     counts, drawn = {"train": 0, "valid": 0}, 0
     for name in ("events", "clicks_train"):
-        partition(files, folder, name)
+        partition(files, folder / name, name)
     spans = spans_of(folder)
     for part in counts:
         (folder / part).mkdir()
@@ -61,8 +61,8 @@ def check_parts(files: Files, counts: dict[str, int]) -> None:
 def join_span(
     files: Files, tables: Tables, folder: Path, number: int, span: int, drawn: int
 ) -> tuple[dict[str, int], int]:
-    """Write the joined rows of a span; return the rows of each part, and the number of displays. It
-    is the `number`th span, after others with `drawn` displays.
+    """Write the joined rows of the `number`th span, after `drawn` displays of the spans before it;
+    return the rows of each part, and the number of its displays.
     """
     ages = zip(AGES, ("published", "published_promo"), strict=True)
     columns = {name: age(pl.col("timestamp"), pl.col(time)) for name, time in ages}
@@ -92,8 +92,7 @@ def join_span(
 def partition(files: Files, folder: Path, name: str) -> None:
     """Write clicks or events into `folder` by spans of display ids."""
     for number, block in enumerate(files.read(name)):
-        path = folder / name / f"{number:05d}"
-        spans = pl.PartitionBy(path, key={"span": pl.col(DISPLAY) // SPAN})
+        spans = pl.PartitionBy(folder / f"{number:05d}", key={"span": pl.col(DISPLAY) // SPAN})
         rows = block.lazy().select(pl.exclude("uuid"))
         rows.sink_parquet(spans, compression="lz4", mkdir=True)
 
@@ -121,10 +120,8 @@ def _read(
         frames.append(rows.drop("span").sort(DISPLAY, maintain_order=True).collect())
     clicks, events = frames
     refuse_repeated(events, DISPLAY, files.paths["events"])
-    for key, table, name in (
-        (DISPLAY, events, "events"),
-        ("ad_id", tables.ads, "promoted_content"),
-    ):
+    keys = ((DISPLAY, events, "events"), ("ad_id", tables.ads, "promoted_content"))
+    for key, table, name in keys:
         if len(lost := clicks.join(table, on=key, how="anti", maintain_order="left")):
             path, other = files.paths["clicks_train"], files.paths[name].name
             raise DataError(f"{path} has {key} {lost[key][0]}, which {other} lacks")

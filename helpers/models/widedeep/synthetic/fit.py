@@ -24,10 +24,7 @@ RECIPES = {"generated": (60, 1024), "generated-small": (40, 256)}  # steps, and 
 
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
-    """Fit to `train/*.parquet` of the generated set in `dataset`; write to the new folder `path`.
-
-    Prints a line every 20 steps. Raises DataError if there is no recipe for the set.
-    """
+    """Fit to `train/*.parquet` of the set in `dataset`; write to the new folder `path`."""
     steps, batch_size = lookup_recipe(config.dataset, RECIPES)
     network = wide_and_deep(SEED)
     _train(network, Displays(dataset, OUTPUT, "train"), steps, batch_size)
