@@ -110,7 +110,7 @@ def started(profile):
         wait_for(lambda: place.exists() and len(place.read_text().split()) == 2)
         port, path = place.read_text().split()
         address = f"ws://127.0.0.1:{port}{path}"
-        socket = create_connection(address, timeout=60, suppress_origin=True)
+        socket = create_connection(address, timeout=600, suppress_origin=True)
         try:
             yield Browser(socket)
         finally:

@@ -98,12 +98,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Of thousands of tests that are collected nothing is garbage: do not look for it, then or
-    later.
+    """Leave alone what is in the project's `outputs`, which another run may hold. Of thousands of
+    tests that are collected nothing is garbage: do not look for it, then or later.
     """
     gc.disable()
     try:
-        return (yield)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(OUTPUTS_VARIABLE, os.path.join(tempfile.tempdir, "outputs"))
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
@@ -410,7 +412,7 @@ def free_ports(count):
         return ports
 
 
-def wait_for(condition, seconds=90):
+def wait_for(condition, seconds=300):
     """Wait until the condition holds and give its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -440,8 +442,8 @@ def nothing_left(tmp_path):
     yield
     ours = str(tmp_path)
     try:
-        wait_for(lambda: not processes(ours), 30)
-        wait_for(lambda: abandoned() <= before, 30)
+        wait_for(lambda: not processes(ours))
+        wait_for(lambda: abandoned() <= before)
     finally:
         for pid in processes(ours):
             with suppress(ProcessLookupError):
@@ -485,7 +487,7 @@ def opened(url, profile):
     flags += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--dump-dom"]
     flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
     done = subprocess.run(
-        [BROWSER, *flags, url], capture_output=True, text=True, timeout=60, check=True
+        [BROWSER, *flags, url], capture_output=True, text=True, timeout=600, check=True
     )
     assert "</html>" in done.stdout
     return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]

@@ -178,7 +178,7 @@ def test_jupyterlab_answers_those_who_have_its_token(engine, tmp_path):
         *("lab", "jupyter", "lab", "--ip=127.0.0.1", "--no-browser", f"--port={port}"),
     )
     try:
-        wait_for(lambda: "token=" in logs(engine, lab), 60)
+        wait_for(lambda: "token=" in logs(engine, lab))
         token = re.findall(r"token=(\w+)", logs(engine, lab))[0]
         url = f"http://127.0.0.1:{port}"
         assert b"<title>JupyterLab</title>" in urlopen(f"{url}/lab?token={token}").read()

@@ -42,7 +42,7 @@ class Redis:
                 except redis.ConnectionError:
                     return False
 
-            wait_for(answers, 30)
+            wait_for(answers)
 
     def stop(self):
         if self.process:
@@ -88,5 +88,5 @@ def redis_cluster(tmp_path):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].bus)
         for name, value in (("cluster_state", "ok"), ("cluster_known_nodes", "3")):
-            wait_for(lambda: all(c.cluster("info")[name] == value for c in clients), 30)  # noqa: B023
+            wait_for(lambda: all(c.cluster("info")[name] == value for c in clients))  # noqa: B023
         yield nodes

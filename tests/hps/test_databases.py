@@ -168,7 +168,7 @@ def test_a_redis_that_stops_is_said_and_one_that_comes_back_is_asked_again(redis
         with suppress(Unavailable):
             return took(level, keys)[1] == keys.tolist()  # the original loads them anew
 
-    wait_for(is_asked, 30)
+    wait_for(is_asked)
     level.insert(keys, vectors_of(keys, WIDTH))
     assert took(level, keys)[1] == []
 
@@ -210,7 +210,7 @@ def test_a_redis_that_is_away_stops_no_lookup_that_would_lift_a_row_and_no_updat
                 level.fetch(keys, out)
             return bool((out == new).all())
 
-        wait_for(is_new, 30)
+        wait_for(is_new)
         assert (session.store.lookup(keys, [1, 0]) == new).all()
     finally:
         session.close()
@@ -269,12 +269,12 @@ def test_a_cluster_that_fails_over_under_lookups_gives_defaults_or_the_rows_and_
     master, replica = (redis.Redis(port=each.port) for each in (redis_cluster[0], spare))
     first = redis_cluster[0]
     replica.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, first.bus)
-    wait_for(lambda: replica.cluster("info")["cluster_known_nodes"] == "4", 30)
+    wait_for(lambda: replica.cluster("info")["cluster_known_nodes"] == "4")
     replica.execute_command("CLUSTER", "REPLICATE", master.cluster("myid").decode())
     volatile = {"type": "redis_cluster", "address": redis_cluster[1].address}
     with store(tmp_path / "store", volatile_db=volatile, gpucache=False) as found:
-        wait_for(lambda: replica.info("replication").get("master_link_status") == "up", 30)
-        wait_for(lambda: replica.dbsize() == master.dbsize(), 30)
+        wait_for(lambda: replica.info("replication").get("master_link_status") == "up")
+        wait_for(lambda: replica.dbsize() == master.dbsize())
         keys = np.arange(300)
         right, outcomes, ends = vectors_of(keys, 4), [""], time.monotonic() + 30
         assert (found.lookup(keys, [300, 0]) == right.ravel()).all()

@@ -245,7 +245,7 @@ def test_asynchronous_insertion_answers_with_defaults_first_and_exactly_once_war
     config, near = dlrm.config_of_deploy, {"rtol": 1e-3, "atol": 1e-4}
     with serve(config, repository, "online", log=tmp_path / "log") as server:
         assert not np.allclose(logits(server, "dlrm", some), right, **near)
-        wait_for(lambda: np.allclose(logits(server, "dlrm", some), right, **near), 30)
+        wait_for(lambda: np.allclose(logits(server, "dlrm", some), right, **near))
         assert server.counters("hps_")["hps_defaults"] >= 26 * 64
     with serve(config, repository, "exact", log=tmp_path / "log") as server:
         assert np.allclose(logits(server, "dlrm", some), right, **near)
@@ -267,7 +267,7 @@ def test_redis_that_stops_and_comes_back_under_a_server(dlrm, redis_server, tmp_
                 ask(server.url, "dlrm", **request)
                 return server.counters("hps_")["hps_defaults"] == 26 * 64
 
-        wait_for(has_defaults, 30)
+        wait_for(has_defaults)
     redis_server.stop()
     require_refused(dlrm, repository, "Redis at 127.0.0.1")
 
@@ -317,7 +317,7 @@ def test_an_update_reaches_the_server_while_it_answers_and_nothing_is_torn(
         files.write(tmp_path / ".new/sparse_embedding0", [(key, new)])
         (tmp_path / ".new").rename(updates / "1")
         seen = {old}
-        wait_for(lambda: seen.add(ask(server.url, "dlrm", **one).item()) or len(seen) > 1, 30)
+        wait_for(lambda: seen.add(ask(server.url, "dlrm", **one).item()) or len(seen) > 1)
         for _ in range(20):
             seen.add(ask(server.url, "dlrm", **one).item())
     assert len(seen) == 2

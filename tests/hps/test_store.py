@@ -85,7 +85,7 @@ def test_a_store_refreshes_its_cache_in_intervals(tmp_path):
         found.lookup(keys, [1, 0])
         table.levels[0].insert(keys, vectors_of(keys, 4, version=1))
         new = vectors_of(keys, 4, version=1)
-        wait_for(lambda: (found.lookup(keys, [1, 0]) == new).all(), 30)
+        wait_for(lambda: (found.lookup(keys, [1, 0]) == new).all())
 
 
 def test_a_refresh_that_fails_is_said_and_tried_again(tmp_path, caplog):
@@ -93,7 +93,7 @@ def test_a_refresh_that_fails_is_said_and_tried_again(tmp_path, caplog):
         found.tables[0].levels = [Gone()]
         found.lookup(np.array([7]), [0, 1])
         found.tables[0].cache.insert(np.array([7]), vectors_of([7], 4))
-        wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1, 5)
+        wait_for(lambda: caplog.text.count("the caches were not refreshed: it is away") > 1)
 
 
 def test_without_a_database_every_vector_is_the_default(tmp_path, caplog):
@@ -212,7 +212,7 @@ def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
         files.write(good / "sparse_embedding0", [(keys, vectors_of(keys, 4, version=1))])
         good.rename(tmp_path / "updates/1")
         new = vectors_of(keys, 4, version=1).ravel()
-        wait_for(lambda: (session.store.lookup(keys, [2, 0]) == new).all(), 30)
+        wait_for(lambda: (session.store.lookup(keys, [2, 0]) == new).all())
     finally:
         session.close()
     assert "0 was skipped: " in caplog.text

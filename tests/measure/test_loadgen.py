@@ -340,7 +340,7 @@ def test_an_end_in_the_middle_is_one_line_and_leaves_nothing(project, name):
         for pid in processes(str(project.root), "tritonserver --model-repository"):
             if "supervisor.py" not in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, name)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
 
     assert "Traceback" not in output
     line = output.splitlines()[-1]

@@ -300,8 +300,8 @@ def test_one_measurement_runs_at_a_time():
         assert one.stdout.readline() == b"held\n"
         with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as other:
             assert select([other.stdout], [], [], 1.5)[0] == []
-            one.communicate(b"\n", timeout=30)
-            assert other.communicate(b"\n", timeout=30)[0] == b"held\n"
+            one.communicate(b"\n", timeout=600)
+            assert other.communicate(b"\n", timeout=600)[0] == b"held\n"
 
 
 def test_what_is_whole_of_a_point_that_failed_is_kept():

@@ -53,13 +53,13 @@ def told(folder, *before):
     client = manager.blocking_client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=600)
         lines = []
 
         def note(message):
             lines.append(message["content"].get("text", ""))
 
-        client.execute_interactive(TELL, output_hook=note, timeout=60)
+        client.execute_interactive(TELL, output_hook=note, timeout=600)
     finally:
         client.stop_channels()
     return manager, json.loads("".join(lines))

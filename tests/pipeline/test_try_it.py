@@ -188,7 +188,7 @@ def run_once(model, shared, folder):
             command += ["--outputs", str(making / "outputs")]
             with watch(making / WATCHED):
                 done = subprocess.run(
-                    command, cwd=ROOT, capture_output=True, text=True, timeout=300
+                    command, cwd=ROOT, capture_output=True, text=True, timeout=600
                 )
             assert done.returncode == 0, done.stdout + done.stderr
             making.rename(made)

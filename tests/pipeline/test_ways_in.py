@@ -29,7 +29,7 @@ def run(project, command, folder="."):
         env={**os.environ, "PYTHONPATH": str(project.root), "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     assert "unknown parameter" not in ended.stderr.lower()

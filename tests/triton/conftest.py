@@ -75,7 +75,7 @@ def holding(folder, repository, **server):
         command = [sys.executable, "-c", code]
         started = subprocess.Popen(command, stderr=stderr, preexec_fn=interruptible)
     try:
-        wait_for(lambda: (folder / "holding").exists() or started.poll() is not None, 30)
+        wait_for(lambda: (folder / "holding").exists() or started.poll() is not None)
         assert started.poll() is None, (folder / "stderr").read_text()
         yield started
     finally:

@@ -27,7 +27,6 @@ from helpers.triton.binaries import libraries, wheel
 from helpers.triton.embedded import UTILITIES, utilities
 from tests.conftest import wait_for
 
-READY_SECONDS = 60
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARY = f"/usr/lib/python{PYTHON}"  # packages lie beside it: the stub looks there
 SYSTEM = "/usr/lib/x86_64-linux-gnu"
@@ -50,7 +49,7 @@ class Engine:
             env={**os.environ, "DOCKER_HOST": self.host},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,  # a build beside other tests
         )
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr
         return done.stdout.strip()
@@ -74,7 +73,7 @@ class Engine:
         with (self.folder / "log").open("ab") as log:
             files = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
             self.daemon = subprocess.Popen(command, start_new_session=True, **files)
-        wait_for(lambda: self.answers() or self.daemon.poll() is not None, READY_SECONDS)
+        wait_for(lambda: self.answers() or self.daemon.poll() is not None)
         assert self.daemon.poll() is None, (self.folder / "log").read_text()[-500:]
 
     def stop(self):

@@ -21,7 +21,7 @@ def answer_to_client(repository, url, elsewhere):
     assert text.count(ADDRESS) == 1
     (elsewhere / CLIENT).write_text(text.replace(ADDRESS, url))
     command = [sys.executable, "-I", CLIENT]
-    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

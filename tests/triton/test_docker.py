@@ -299,7 +299,7 @@ def holder(engine, repository, tmp_path):
 def test_an_owner_that_is_killed_takes_its_container_along(engine, holder):
     (container,) = engine.containers()
     holder.kill()
-    wait_for(lambda: not engine.containers(), 30)
+    wait_for(lambda: not engine.containers())
     assert not Path(f"/proc/{container['pid']}").exists()
 
 
@@ -476,7 +476,7 @@ def test_what_a_server_works_is_no_load_from_others():
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     number = int(done.stdout)
     try:
-        wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.25, 30)
+        wait_for(lambda: sum(psutil.Process(number).cpu_times()[:2]) >= 0.25)
         ours, with_it, with_none = map(background._own_seconds, ([], [number], [99999999]))
         assert with_it - ours == pytest.approx(0.3, abs=0.1)
         assert with_none == pytest.approx(ours, abs=0.1)

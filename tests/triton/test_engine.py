@@ -51,8 +51,8 @@ def nothing_stays(engine, image, tmp_path, monkeypatch):
     (tmp_path / "outputs").mkdir()
     before = abandoned()
     yield
-    wait_for(lambda: not engine.containers(), 20)
-    wait_for(lambda: abandoned() <= before, 20)
+    wait_for(lambda: not engine.containers())
+    wait_for(lambda: abandoned() <= before)
 
 
 def config(image, stage="deploy", device="cpu", **fields):
@@ -78,7 +78,7 @@ def test_a_server_answers_at_its_containers_own_address(engine, image, doubles, 
         assert (server.url, server.metrics_url) == (f"{address}:8000", f"{address}:8002")
         assert doubled(server)
         counted = 'nv_inference_count{model="doubles",version="1"} 3'
-        assert wait_for(lambda: counted in server.metrics(), 10)  # it answers, then counts
+        assert wait_for(lambda: counted in server.metrics())  # it answers, then counts
         (process,) = server.processes
         assert f"NSpid:\t{process}\t1" in Path(f"/proc/{process}/status").read_text()
         ports = engine.docker("port", name).splitlines()
@@ -96,7 +96,7 @@ def test_a_container_without_an_address_is_not_taken_for_this_host(image, tmp_pa
             config(image), ["sleep", "9"], [], tmp_path / "log", [f"--network={network}"]
         ) as container,
     ):
-        wait_for(container.process, 20)
+        wait_for(container.process)
         assert container.address(listening.getsockname()[1]) == ""
 
 
@@ -162,7 +162,7 @@ def test_an_owner_that_is_ended_takes_its_container_along(engine, image, doubles
         assert len(engine.containers()) == 1
         holder.send_signal(number)
         holder.wait(20)
-    wait_for(lambda: not engine.containers(), 20)
+    wait_for(lambda: not engine.containers())
 
 
 def test_an_engine_that_is_killed_is_one_line_and_the_next_run_cleans_up(
@@ -173,7 +173,7 @@ def test_an_engine_that_is_killed_is_one_line_and_the_next_run_cleans_up(
     with docker.serve(doubles, config=config(image), log=tmp_path / "log") as server:
         engine.daemon.kill()
         engine.daemon.wait()
-        wait_for(server.end, 20)
+        wait_for(server.end)
         with pytest.raises(ServerError) as raised:
             load(server)
     assert "\n" not in str(raised.value)

@@ -247,6 +247,6 @@ def test_models_are_brought_loaded_asked_unloaded_and_removed(
                 assert server.infer("doubles", {"ids": ids})["doubled"].tolist() == [[2, 2]] * 3
                 text = (served / "doubles/config.pbtxt").read_text()
                 assert ("dynamic_batching" in text) == (scenario == "online")
-            wait_for(lambda: not running.is_ready("doubles"), 10)
+            wait_for(lambda: not running.is_ready("doubles"))
             assert list(served.iterdir()) == []
     assert {path: path.read_bytes() for path in before} == before

@@ -68,7 +68,7 @@ def counts_of(server, samples):
         counts = server.statistics("doubles")
         return counts if counts["inference_count"] >= samples else {}
 
-    counts = wait_for(found, 10)
+    counts = wait_for(found)
     assert counts["inference_count"] == samples
     return counts
 
@@ -341,7 +341,7 @@ def test_a_proxy_in_the_environment_changes_nothing(doubles, tmp_path, monkeypat
     with embedded.serve(doubles, scenario="offline", log=tmp_path / "log") as server:
         # as Python may read the proxy when it imports, another process asks, too
         command = [sys.executable, "-c", ASK, server.url, server.metrics_url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert (done.stdout, done.stderr) == ("[[2 4]]\n", "")
         assert server.infer("doubles", {"ids": ids(1)})
         assert measure(server) > 10
@@ -377,7 +377,7 @@ def test_a_guard_that_is_killed_leaves_neither_a_stub_nor_its_memory(doubles, tm
         supervisor, _, stub = family(server.processes[0])
         stub.suspend()  # it cannot clear up by itself
         supervisor.kill()
-        wait_for(lambda: not server.is_alive(), 10)
+        wait_for(lambda: not server.is_alive())
         assert server.end() == (
             "it was killed by signal 9 (SIGKILL), by another process or because memory ran out"
         )
@@ -426,7 +426,7 @@ def test_a_stub_that_is_killed_while_it_starts_is_noticed(seconds, tmp_path):
         return set(processes("python_backend_stub ", "/doubles/1/model.py", f".{os.getpid()}."))
 
     def kill():
-        new = wait_for(lambda: stubs() - others, 30)
+        new = wait_for(lambda: stubs() - others)
         time.sleep(seconds)
         os.kill(min(new), signal.SIGKILL)
 
@@ -447,7 +447,7 @@ def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(doubles, tm
     with embedded.serve(doubles, log=tmp_path / "log") as server:
         with suppress(OSError):
             post(f"{server.url}/v2/models/doubles/infer", json.dumps({"inputs": [shape]}).encode())
-        wait_for(lambda: not server.is_alive(), 20)
+        wait_for(lambda: not server.is_alive())
         with pytest.raises(ServerError) as raised:
             server.infer("doubles", {"ids": ids(1)})
     assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)

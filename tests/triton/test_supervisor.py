@@ -107,7 +107,7 @@ def test_killed_servers_leave_no_folder_for_their_environments(tmp_path):
                 of_killed = Path(killed.stdout.readline().strip())
             assert [of_living.name[: len(prefix)], of_killed.name[: len(prefix)]] == [prefix] * 2
             assert [of_living.is_dir(), of_killed.is_dir()] == [True, True]
-            living.communicate(timeout=20)  # closes its standard input: it is ended
+            living.communicate(timeout=600)  # closes its standard input: it is ended
         assert [of_living.exists(), of_killed.exists(), full.exists()] == [False, False, True]
     finally:
         for folder in Path("/tmp").glob(f"{prefix}*"):
@@ -173,10 +173,10 @@ def test_a_caller_that_is_killed_takes_the_command_along(tmp_path):
         "started.__enter__(); time.sleep(99)"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])
-    wait_for(lambda: processes("98.7654"), 20)
+    wait_for(lambda: processes("98.7654"))
     caller.kill()
     caller.wait()
-    wait_for(lambda: not processes("98.7654"), 20)
+    wait_for(lambda: not processes("98.7654"))
 
 
 @pytest.mark.slow

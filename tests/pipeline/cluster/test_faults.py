@@ -24,7 +24,7 @@ def lasting(tmp_path_factory):
     with cluster_in(folder) as found:
         make_holdable(found)
         yield found
-    wait_for(lambda: not processes(str(folder)), 30)
+    wait_for(lambda: not processes(str(folder)))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held):
     assert reason(held).startswith("The worker ended (killed, out of memory or stopped). Start ")
     assert f"first: [1/1] dummy onnx-fp32 export: failed: {reason(held)}\n" in answer.output
     assert reason(held, "second") == ""
-    wait_for(lambda: not kernels(held.folder), 30)
+    wait_for(lambda: not kernels(held.folder))
     page = (held.home.root / "outputs/first/index.html").read_text()
     assert "The worker ended (killed, out of memory or stopped)." in page
     held.work("first")
@@ -105,7 +105,7 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(victim, why, held):
     answer = running.answer()
 
     assert (answer.code, reason(held)) == (1, why)
-    wait_for(lambda: not kernels(held.folder), 30)
+    wait_for(lambda: not kernels(held.folder))
     if victim == "process":  # after the other this one shows that the worker goes on
         require_completion(held, "params/first.yaml", *ONLY)
 
@@ -116,7 +116,7 @@ def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(he
     assert kernels(held.folder)
     running.process.kill()
 
-    wait_for(lambda: not kernels(held.folder), 30)
+    wait_for(lambda: not kernels(held.folder))
 
     assert reason(held) == "the run was interrupted"
     require_completion(held, "params/first.yaml", *ONLY)
@@ -137,7 +137,7 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held):
     assert "Traceback" not in answer.output
     assert reason(held) == "the run was interrupted"
     assert reason(held, "second") == ""
-    wait_for(lambda: not kernels(held.folder), 30)
+    wait_for(lambda: not kernels(held.folder))
     held.schedule("--port", port)
     for name, worker in held.workers.items():
         wait_for(lambda n=name, w=worker: w.said.count("joined") == joined[n] + 1)
@@ -159,7 +159,7 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(clus
     assert reason(cluster) == "Lost the connection to the worker. Check its network and run again."
     assert reason(cluster, "second") == ""
     first.wait_to_say("lost the connection to tls://")
-    wait_for(lambda: not kernels(cluster.folder), 30)
+    wait_for(lambda: not kernels(cluster.folder))
     there = read(cluster.outputs("first") / "first/dummy/onnx-fp32/export.json")
     assert (there.state, there.reason) == ("failed", "the run was interrupted")
     network.plug(network.names[0])

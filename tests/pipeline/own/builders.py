@@ -108,7 +108,7 @@ def served(project, command, name, port):
         yield f"127.0.0.1:{port}"
     finally:
         process.send_signal(2)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
 
 
 @contextmanager
