@@ -19,10 +19,13 @@ from helpers.errors import DeploymentError
 from helpers.models._own import Own
 from helpers.pipeline.own.creation import create
 from helpers.pipeline.own.inputs import NewOptions
+from helpers.results import read
+from tests.conftest import copy_project
 from tests.pipeline.own import builders, sources
 
 VALUES = [None, "", -1, 0, 1.5, 7, 99, "float64", "x", "a b", "é", "x" * 300, [], {}, [1], True]
 CPU_SECONDS = 20
+TAKEN = 3  # that are served, of each kind
 SMALL = """<ir_version: 10, opset_import: ["": 17]>
 g (float[n, 8] x, float[n, 5] shift) => (float[n, 5] y, float[n, 5] z) {
     m = MatMul(x, w) s = Add(m, shift) y = Relu(s) z = Softmax(y)
@@ -169,6 +172,28 @@ def test_a_mutant_is_taken_with_its_own_answers_or_refused_in_one_line(
             if not fault and path.suffix == ".onnx":
                 answers_are_its_own(Own.load(str(place / f"helpers/models/{name}/x")), path)
         assert time.process_time() - started < CPU_SECONDS, seed
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [graph, keras_file, hugging_face, repository])
+def test_mutants_that_are_taken_are_served_with_their_own_answers(kind, tmp_path):
+    project, names = copy_project(tmp_path / "project"), []
+    for seed in range(20):
+        path = kind(tmp_path, np.random.default_rng(seed))
+        name = f"m{seed}"
+        if project.run("new", name, "--from", str(path)).code == 0:
+            builders.quicken(project, name, "onnx-fp32", "as-it-is")
+            names.append(name)
+        if len(names) == TAKEN:
+            break
+
+    assert len(names) == TAKEN
+    builders.run(project, names, *builders.MAKING)
+
+    for name in names:
+        (deployed,) = (project.root / f"outputs/{name}").rglob("deploy.json")
+        assert [score.served for score in read(deployed).scores] == [1.0]
 
 
 def answers_are_its_own(own, path):
