@@ -2,18 +2,23 @@
 
 import base64
 import json
+import shutil
 import subprocess
 from contextlib import contextmanager
 
 from websocket import create_connection  # comes with JupyterLab
 
-from tests.conftest import BROWSER, wait_for
+from tests.conftest import wait_for
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), "")
 FLAGS = (
     *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "hide-scrollbars"),
     *("disable-background-networking", "disable-sync", "disable-component-update"),
     *("remote-debugging-port=0", "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
+WRITTEN = {"Log.entryAdded": "entry", "Runtime.consoleAPICalled": "args"}
+WRITTEN |= {"Runtime.exceptionThrown": "exceptionDetails"}  # to the console, and where its text is
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 PORTRAIT, LANDSCAPE = 680, 1032  # pixels between the margins of A4
 
@@ -51,17 +56,12 @@ class Browser:
     def _note(self, event, facts):
         if event == "Network.requestWillBeSent":
             self.requests.append(facts["request"]["url"])
-        elif event == "Log.entryAdded":
-            self.console.append(facts["entry"]["text"])
-        elif event == "Runtime.consoleAPICalled":
-            self.console.append(str(facts["args"]))
-        elif event == "Runtime.exceptionThrown":
-            self.console.append(str(facts["exceptionDetails"]))
         elif event == "Page.loadEventFired":
             self.loads += 1
+        elif event in WRITTEN:
+            self.console.append(str(facts[WRITTEN[event]]))
 
     def open(self, url, *, scripts=True):
-        """Open a page and wait until it has loaded."""
         self.call("Page.navigate", url="about:blank")
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.requests, self.console, self.loads = [], [], 0
@@ -84,18 +84,15 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key):
-        """Press a key of `KEYS`."""
         text = {"Enter": "\r", " ": " "}.get(key)
         about = {"key": key, "windowsVirtualKeyCode": KEYS[key]} | ({"text": text} if text else {})
         self.call("Input.dispatchKeyEvent", type="keyDown", **about)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def type(self, text):
-        """Type into what has the focus."""
         self.call("Input.insertText", text=text)
 
     def pdf(self):
-        """Print the page on A4."""
         size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False, **size)["data"])
 

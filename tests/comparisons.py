@@ -14,9 +14,8 @@ def ratio(value, relative=0.03):
 
 
 def check(state="met", p99_ms=55.0, clients=4, requests=1000):
-    return BudgetCheck(
-        state=state, clients=clients, p99_latency_ms=p99_ms, requests=requests, needed=368
-    )
+    about = {"state": state, "clients": clients, "requests": requests, "needed": 368}
+    return BudgetCheck(**about, p99_latency_ms=p99_ms)
 
 
 UNCONFIRMED, TOO_SLOW = check("unconfirmed", requests=60), check("not met", 241.0)
@@ -43,10 +42,5 @@ def compared(budget_ms=None, budgets=None, **speeds):
         )
         for name, speed in speeds.items()
     ]
-    return Comparison(
-        baseline=next(iter(speeds)),
-        clients=4,
-        batch_size=1,
-        latency_budget_ms=budget_ms,
-        experiments=tuple(experiments),
-    )
+    about = {"baseline": next(iter(speeds)), "clients": 4, "batch_size": 1}
+    return Comparison(**about, latency_budget_ms=budget_ms, experiments=tuple(experiments))

@@ -150,9 +150,9 @@ RUNS = {"finished", "project", "nothing_left"}  # fixtures of tests that run a w
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Mark what runs whole experiments. Files with long tests come first, so that no worker
-    is left with one of them at the end, and those that wait last. With `--dist loadgroup`, a file
-    stays on one worker unless its tests say otherwise.
+    """Mark what runs whole experiments. Tests with their own limit of time come first, then files
+    with long tests, so that no worker is left with one of them at the end. With `--dist loadgroup`,
+    a file stays on one worker unless its tests say otherwise.
     """
     for item in items:
         if RUNS & {*getattr(item, "fixturenames", ())}:
@@ -167,6 +167,7 @@ def pytest_collection_modifyitems(items):
     waiting = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
     items.sort(
         key=lambda item: (
+            item.get_closest_marker("timeout") is None,
             *(item.path not in files["thorough"], item.path in waiting),
             item.path not in files["slow"],
         )
@@ -270,7 +271,7 @@ class Project:
     def run(self, *arguments):
         """Run the command to its end."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=900)
+        output, _ = process.communicate(timeout=3000)
         return Answer(process.returncode, output)
 
     def result(self, experiment, stage):
@@ -466,31 +467,6 @@ def site(tmp_path):
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-
-
-def browse(url, profile):
-    """Open a page in a headless browser and return what it wrote to the console."""
-    return opened(url, profile)[1]
-
-
-def opened(url, profile):
-    """Open a page in a headless browser and return it as it then stands, and the console."""
-    quiet = "disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
-    flags = [
-        f"--{flag}" for flag in f"headless no-sandbox disable-component-update {quiet}".split()
-    ]
-    flags += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-    done = subprocess.run(
-        [BROWSER, *flags, url], capture_output=True, text=True, timeout=600, check=True
-    )
-    assert "</html>" in done.stdout
-    return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
 MOUNT = 'mount -t tmpfs -o size="$2" tmpfs "$1" && shift 2 && exec "$@"'

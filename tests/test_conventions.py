@@ -26,12 +26,8 @@ def name_of(path):
 
 def committed():
     """Every file that is or would be committed; without git, all that is not generated."""
-    done = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 0 and (ROOT / ".git").exists():
         paths = [ROOT / name for name in done.stdout.split("\0") if name]
     else:
@@ -91,16 +87,12 @@ def test_another_room_is_entered_by_its_public_surface():
 def test_a_room_has_a_surface_whose_every_name_loads(stub):
     room = importlib.import_module(name_of(stub))
     nodes = ast.parse(stub.read_text()).body
-    exported = [
-        (alias.name, alias.asname)
-        for node in nodes
-        for alias in (node.names if isinstance(node, ast.ImportFrom) else ())
-    ]
-    names = [name for name, _ in exported]
-
     assert [node for node in nodes if not isinstance(node, ast.ImportFrom)] == []
-    assert [name for name, public in exported if name != public] == []  # else it is not exported
-    assert sorted(names) == sorted(room.__all__)
+    exported = {alias.name: alias.asname for node in nodes for alias in node.names}
+    names = sorted(exported)
+
+    assert names == sorted(filter(None, exported.values()))  # else it is not exported
+    assert names == sorted(room.__all__)
     assert all(hasattr(room, name) for name in names)
     assert not {path.stem for path in stub.parent.glob("*.py")} & set(names)
 
@@ -120,12 +112,8 @@ print(json.dumps(loads))
 
 def heavy_imports(names):
     """Import modules one after the other in a fresh process: which loads a framework first."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORTS, json.dumps(names), json.dumps(HEAVY)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-W", "error", "-c", IMPORTS, json.dumps(names), json.dumps(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -33,6 +33,7 @@ from {entry.module} import {entry.attr}
 sys.exit({entry.attr}())
 """
 USER = "12345:12345"  # a number that no image knows
+CONTENTS = "api/contents/notebooks/bert"
 
 
 def closure(*names):
@@ -44,12 +45,9 @@ def closure(*names):
         for extra in ("", *asked.extras):
             if (key := (canonicalize_name(asked.name), extra)) not in found:
                 found.add(key)
-                lines = map(Requirement, distribution(asked.name).requires or ())
-                ahead += [
-                    line
-                    for line in lines
-                    if not line.marker or line.marker.evaluate({"extra": extra})
-                ]
+                for line in map(Requirement, distribution(asked.name).requires or ()):
+                    if not line.marker or line.marker.evaluate({"extra": extra}):
+                        ahead.append(line)
     return {name for name, _ in found}
 
 
@@ -132,24 +130,15 @@ def test_the_batch_command_runs_as_any_user_and_its_files_are_theirs(engine, tmp
     assert engine.docker(*run, mount, "cpu", "clear").startswith("unused artifacts: 0")
     assert [(each.name, each.stat().st_uid) for each in outputs.iterdir()] == [(".lock", 12345)]
     same = ["params/smoke.yaml"] * 2
-    compared = engine.docker(*run, "cpu", "params", "diff", *same)
-    assert compared == "no difference"
+    assert engine.docker(*run, "cpu", "params", "diff", *same) == "no difference"
     assert engine.docker("run", "--rm", "--network=none", "cpu").startswith("Usage: ")
 
 
 def test_an_image_has_the_named_files_and_no_right_to_change_them(engine):
     shell = ("run", "--rm", "--network=none", "--entrypoint=find", "cpu", "/lab")
     found = engine.docker(*shell, "-maxdepth", "2", "-path", "*/project/*").split()
-    named = [
-        "LICENSE",
-        "README.md",
-        "docker",
-        "helpers",
-        "notebooks",
-        "outputs",
-        "params",
-        "pyproject.toml",
-    ]
+    named = ["LICENSE", "README.md", "docker", "helpers", "notebooks", "outputs", "params"]
+    named += ["pyproject.toml"]
 
     assert sorted(found) == [f"/lab/project/{name}" for name in named]
     writable = engine.docker(*shell, "-writable", "-type", "d").split()
@@ -181,10 +170,8 @@ def test_jupyterlab_answers_those_who_have_its_token(engine, tmp_path):
         wait_for(lambda: "token=" in logs(engine, lab))
         token = re.findall(r"token=(\w+)", logs(engine, lab))[0]
         url = f"http://127.0.0.1:{port}"
-        assert b"<title>JupyterLab</title>" in urlopen(f"{url}/lab?token={token}").read()
-        assert (
-            b'"export.ipynb"' in urlopen(f"{url}/api/contents/notebooks/bert?token={token}").read()
-        )
+        for place, words in (("lab", b"<title>JupyterLab</title>"), (CONTENTS, b'"export.ipynb"')):
+            assert words in urlopen(f"{url}/{place}?token={token}").read()
         with pytest.raises(OSError, match="403"):
             urlopen(f"{url}/api/contents/notebooks")
         version = engine.docker("version", "--format={{.Server.Version}}")
@@ -195,10 +182,6 @@ def test_jupyterlab_answers_those_who_have_its_token(engine, tmp_path):
 
 
 def logs(engine, container):
-    done = subprocess.run(
-        ["docker", "logs", container],
-        env={**os.environ, "DOCKER_HOST": engine.host},
-        capture_output=True,
-        text=True,
-    )
+    command, env = ["docker", "logs", container], {**os.environ, "DOCKER_HOST": engine.host}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     return done.stdout + done.stderr

@@ -40,21 +40,16 @@ def test_the_locks_are_within_what_the_package_asks_for(python):
     lock = locked("requirements.lock", "torch.lock", python=python)
     place = {"python_version": python.rpartition(".")[0]}
 
-    wrong = [
-        str(line)
-        for line in map(Requirement, lines)
-        if (line.marker is None or line.marker.evaluate(place))
-        and not line.specifier.contains(lock[canonicalize_name(line.name)])
-    ]
-    assert wrong == []
+    for line in map(Requirement, lines):
+        if line.marker is None or line.marker.evaluate(place):
+            assert line.specifier.contains(lock[canonicalize_name(line.name)]), line
     assert python in SpecifierSet(project["requires-python"])
 
 
 def test_no_lock_brings_what_another_one_brings():
     names = [name for lock in LOCKS for name in locked(lock)]
-    twice = {name for name in names if names.count(name) > 1}
-
-    assert twice == {"tritonclient", "torch"}  # perf_analyzer's carrier; a build for each device
+    # perf_analyzer's carrier; a build for each device
+    assert {name for name in names if names.count(name) > 1} == {"tritonclient", "torch"}
     assert locked("gpu.lock")["torch"] == locked("torch.lock")["torch"]
 
 
@@ -78,15 +73,13 @@ def test_the_lock_for_a_gpu_replaces_onnx_runtime_and_adds_cuda():
 
 
 def test_the_images_install_exact_wheels_and_keep_no_cache():
-    text = (ROOT / "docker/Dockerfile").read_text().replace("\\\n", " ")
+    text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "docker/Dockerfile").read_text())
     installs = re.findall(r"pip install (.*?)(?: &&|\n)", text)
 
-    exact = ["--no-cache-dir", "--only-binary=:all:", "--no-deps", "--requirement"]
-    triton = "--target=/usr/local/triton"
-    assert [line.split() for line in installs] == [
-        [*exact, "docker/torch.lock"],
-        [*exact, "docker/requirements.lock"],
-        [*exact, "docker/triton.lock", triton],
-        ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--editable", "."],
+    exact = "--no-cache-dir --only-binary=:all: --no-deps --requirement docker/"
+    assert installs == [
+        *(f"{exact}torch.lock", f"{exact}requirements.lock"),
+        f"{exact}triton.lock --target=/usr/local/triton",
+        "--no-cache-dir --no-deps --no-build-isolation --editable .",
     ]
     assert "apt-get" not in text

@@ -1,4 +1,4 @@
-"""The comparison with Model Analyzer: what is read of its results, how it ends, and the table."""
+"""The comparison with Model Analyzer: what is read of its results, and the table."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from helpers.config import resolve, results_folder
@@ -15,7 +14,7 @@ from helpers.results import Estimate
 from tests.alternatives import with_model_analyzer
 from tests.alternatives.compare import Refused
 from tests.alternatives.with_model_analyzer import Found
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT
 
 MODEL = {  # as Model Analyzer 1.58 writes it
     "name": "dummy",
@@ -28,10 +27,8 @@ MODEL = {  # as Model Analyzer 1.58 writes it
 
 
 def measurement(clients, throughput):
-    figures = [
-        ["perf_latency_p99", {"_value": 80 * clients}],
-        ["perf_throughput", {"_value": throughput}],
-    ]
+    figures = [["perf_latency_p99", {"_value": 80 * clients}]]
+    figures += [["perf_throughput", {"_value": throughput}]]
     load = {"batch-size": 1, "concurrency-range": clients}
     one = {"_model_specific_pa_params": load, "_non_gpu_data": figures}
     return {"_model_config_measurements": [one]}
@@ -58,19 +55,6 @@ def test_each_measurement_of_each_variant_is_read(tmp_path):
         {"instances": 3, "max_batch_size": 1, "max_queue_delay_us": 1000},
     ]
     assert trials[0][0].parameters["threads"].string_value == "2"
-
-
-def test_it_is_asked_to_end_after_its_time_and_then_its_servers_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(with_model_analyzer, "GRACE_SECONDS", 0.5)
-    server = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
-    asked = "import signal; signal.signal(signal.SIGINT, lambda *_: print('asked', flush=True))"
-    stubborn = f"{asked}; {server}; import sys, time; sys.stdout.flush()\nwhile True: time.sleep(1)"
-
-    with_model_analyzer.run([sys.executable, "-c", stubborn], tmp_path, 1.5)
-
-    pid, word = (tmp_path / "log").read_text().split()
-    assert word == "asked"
-    wait_for(lambda: not psutil.pid_exists(int(pid)))
 
 
 def test_a_search_that_would_resume_is_refused(tmp_path):
@@ -117,13 +101,10 @@ def test_the_table_has_a_row_for_each_search_and_the_ratios_of_the_winners():
 @pytest.mark.usefixtures("nothing_left")
 def test_all_three_search_and_their_winners_are_compared(project):
     chosen = ("--params", "params/dummy.yaml", "--model", "dummy", "--minutes", "0.7")
+    env = {**os.environ, "PYTHONPATH": f"{project.path}:{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.alternatives.with_model_analyzer", *chosen],
-        cwd=project.root,
-        env={**os.environ, "PYTHONPATH": f"{project.path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
+        **{"cwd": project.root, "env": env, "capture_output": True, "text": True, "timeout": 600},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split(" | ")[0] for line in done.stdout.splitlines() if line.startswith("| ")]

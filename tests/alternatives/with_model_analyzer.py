@@ -111,7 +111,6 @@ def write_programs(folder, regions):
 
 
 def settings(folder, config, mode, data):
-    """Return the content of Model Analyzer's settings file."""
     http, grpc, metrics = free_ports(3)
     is_cpu, budget_ms = config.device == "cpu", config.latency_budget_ms
     settings = {
@@ -123,15 +122,12 @@ def settings(folder, config, mode, data):
         "run_config_search_mode": mode,
         "run_config_search_max_model_batch_size": config.max_batch_size,
         "run_config_search_max_concurrency": 2 * config.max_batch_size,
-        "skip_summary_reports": True,
-        "skip_detailed_reports": True,
+        **dict.fromkeys(("skip_summary_reports", "skip_detailed_reports"), True),
         "perf_analyzer_flags": {
-            "input-data": [str(data)],
-            "shared-memory": config.shared_memory,
-            "measurement-mode": "time_windows",
-            "measurement-interval": WINDOW_MS,
-            "stability-percentage": 999,  # as in helpers/measure/analyzer.py
-            "max-trials": WINDOWS,
+            **{"input-data": [str(data)], "shared-memory": config.shared_memory},
+            **{"measurement-mode": "time_windows", "measurement-interval": WINDOW_MS},
+            # as in helpers/measure/analyzer.py
+            **{"stability-percentage": 999, "max-trials": WINDOWS},
         },
         "profile_models": {config.model: {"cpu_only": is_cpu}},
     }
@@ -238,7 +234,6 @@ def interleaved(found):
 
 
 def table(found, ratios):
-    """Write the comparison as a table of Markdown."""
     heads = ["search", "measured", "minutes", "winner", "clients", "samples/s by its own"]
     heads += [f"tune's ÷ this, {results.clients_of(count)}" for count in ratios]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
@@ -246,9 +241,8 @@ def table(found, ratios):
         words = ", ".join(f"{name} {value}" for name, value in each.winner.items())
         cells = [each.search, f"{each.measured}", f"{each.minutes:.1f}", words or "as deployed"]
         cells += [f"{each.clients}", f"{each.throughput:.1f}"]
-        for by_search in ratios.values():
-            ratio = by_search.get(each.search)
-            cells.append(ratio.shown(".2f") if ratio else "")
+        known = [by_search.get(each.search) for by_search in ratios.values()]
+        cells += [ratio.shown(".2f") if ratio else "" for ratio in known]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

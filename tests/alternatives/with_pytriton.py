@@ -19,21 +19,19 @@ def infer(**inputs):
     return {session.output.name: session.run(inputs[session.input.name])}
 
 
-config = TritonConfig(
-    http_address="127.0.0.1",
-    http_port=given["http_port"],
-    grpc_address="127.0.0.1",
-    grpc_port=given["grpc_port"],
-    allow_metrics=False,
-)
+def tensor(of):
+    return Tensor(name=of.name, dtype=np.float32, shape=of.shape[1:])
+
+
+addresses = dict.fromkeys(("http_address", "grpc_address"), "127.0.0.1")
+ports = {name: given[name] for name in ("http_port", "grpc_port")}
+config = TritonConfig(**addresses, **ports, allow_metrics=False)
 with Triton(config=config, workspace=given["workspace"]) as triton:
     triton.bind(
         model_name=given["model"],
         infer_func=infer,
-        inputs=[Tensor(name=session.input.name, dtype=np.float32, shape=session.input.shape[1:])],
-        outputs=[
-            Tensor(name=session.output.name, dtype=np.float32, shape=session.output.shape[1:])
-        ],
+        inputs=[tensor(session.input)],
+        outputs=[tensor(session.output)],
         config=ModelConfig(
             max_batch_size=given["max_batch_size"],
             batcher=DynamicBatcher(

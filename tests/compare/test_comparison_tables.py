@@ -1,18 +1,9 @@
 """The tables and the chart of a comparison."""
 
-import pytest
-
 from helpers.compare import comparison_headline, show_budgets, show_latencies, show_ratios
 from helpers.compare.comparison_tables import draw_ratios
 from tests.comparisons import TOO_SLOW, UNCONFIRMED, check, compared, known
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """What was displayed."""
-    found = []
-    monkeypatch.setattr("IPython.display.display", lambda each, **_: found.append(each))
-    return found
+from tests.report.conftest import shown as shown  # the fixture
 
 
 def test_ratios_are_drawn_and_a_table_has_only_what_is_known(shown):
@@ -25,8 +16,9 @@ def test_ratios_are_drawn_and_a_table_has_only_what_is_known(shown):
     assert table.caption == "Interleaved rounds (4 clients, batch size 1), with 95% CIs"
     for text in ("3.60 (3.50 to 3.71)", "ratio to the fastest", "its &lt;server&gt; died"):
         assert text in table.html
-    for text in ("cost", "joules", "memory"):
-        assert text not in table.html
+    assert not any(text in table.html for text in ("cost", "joules", "memory"))
+    show_ratios([compared(plain="died", other="died too")])
+    assert "died too" in shown[2].html  # without a chart
 
 
 def test_cost_energy_and_memory_are_shown_where_they_are_known(shown):
@@ -47,13 +39,6 @@ def test_groups_are_said_to_be_compared_through_the_baseline(shown):
         "traffic: Interleaved rounds (4 clients, batch size 1), with 95% CIs. Memory was too small "
         "for all servers at once: they ran in 2 groups, and ratios between groups go through plain"
     )
-
-
-def test_where_every_experiment_failed_there_is_a_table_without_a_chart(shown):
-    show_ratios([compared(plain="died", other="died too")])
-
-    (table,) = shown
-    assert "died too" in table.html
 
 
 def test_latencies_of_single_requests_have_intervals(shown):

@@ -42,7 +42,6 @@ def throughput(choice):
 
 
 def highest():
-    """The throughput of the best configuration."""
     each = product(*SPACE.values.values())
     return max(throughput(dict(zip(SPACE.values, values, strict=True))) for values in each)
 
@@ -67,19 +66,13 @@ class Bench:
         def bounded(value):
             return Interval(value / 1.02, value * 1.02) if done > 1 else None
 
-        return Comparison(
-            Estimate.of(ratio, bounded(ratio)),
-            done,
-            self.throughput(second),
-            self.latency_ms(second),
-            "unconfirmed",
-            throughput_interval=bounded(self.throughput(second)),
-            peak_memory_mb=self.memory_mb(second),
-        )
+        rate = self.throughput(second)
+        told = Estimate.of(ratio, bounded(ratio)), done, rate, self.latency_ms(second)
+        more = {"throughput_interval": bounded(rate), "peak_memory_mb": self.memory_mb(second)}
+        return Comparison(*told, "unconfirmed", **more)
 
 
 def by_format(usual, **others):
-    """A figure that depends on the format."""
     return lambda choice: others.get(choice["format"], usual)
 
 
@@ -157,10 +150,8 @@ def test_a_journal_that_is_cut_off_anywhere_goes_on(share, tmp_path):
 
 
 def test_what_follows_a_broken_line_of_a_journal_is_left_out():
-    assert search_module._whole_lines(b'{"a":1}\n{"b"') == b'{"a":1}\n'
-    assert search_module._whole_lines(b'{"a":1}\n{"b"\n{"c":1}\n') == b'{"a":1}\n'
-    assert search_module._whole_lines(b'{"a":1}\n{"b":1}') == b'{"a":1}\n'
-    assert search_module._whole_lines(b"\x00\xff") == b""
+    for broken in (b'{"b"', b'{"b"\n{"c":1}\n', b'{"b":1}', b"\x00\xff"):
+        assert search_module._whole_lines(b'{"a":1}\n' + broken) == b'{"a":1}\n'
 
 
 HEAVY = "the server uses 912 MB, max_memory_mb is 800"
@@ -168,7 +159,10 @@ SLOW = "p99 is 150 ms, over the latency budget"
 LIMITS = [("latency_ms", 50.0, 150.0, SLOW), ("memory_mb", 500.0, 912.0, HEAVY)]
 
 
-@pytest.mark.parametrize(("figure", "low", "high", "reason"), LIMITS)
+over_a_limit = pytest.mark.parametrize(("figure", "low", "high", "reason"), LIMITS)
+
+
+@over_a_limit
 def test_what_is_over_a_limit_never_wins_and_says_why(figure, low, high, reason):
     tried = search(Bench(**{figure: by_format(low, int8=high)}), max_memory_mb=800)
 
@@ -180,20 +174,19 @@ def test_what_is_over_a_limit_never_wins_and_says_why(figure, low, high, reason)
     assert winner.final.peak_memory_mb == 500
 
 
-@pytest.mark.parametrize(("figure", "low", "high", "reason"), LIMITS)
+@over_a_limit
 def test_an_experiment_over_a_limit_gives_way_to_one_within_it(figure, low, high, reason):
     tried = search(Bench(**{figure: by_format(high, script=low)}), max_memory_mb=800)
 
     assert tried.winner().choice["format"] == "script"
 
 
-@pytest.mark.parametrize(("figure", "low", "high", "reason"), LIMITS)
+@over_a_limit
 def test_without_any_within_the_limits_there_is_one_line(figure, low, high, reason):
     tried = search(Bench(**{figure: by_format(high)}), 100, max_memory_mb=800)
 
-    with pytest.raises(
-        MeasurementError, match=rf"none of \d+ is within the limits. Trial 0: {reason}$"
-    ):
+    line = rf"none of \d+ is within the limits. Trial 0: {reason}$"
+    with pytest.raises(MeasurementError, match=line):
         tried.winner()
 
 
@@ -247,7 +240,6 @@ def test_what_is_over_a_limit_in_the_end_is_passed_over():
     bench = Bench()
     tried = search(bench, max_memory_mb=800)
     bench.memory_mb = by_format(500.0, int8=912.0)
-
     winner = tried.winner()
 
     assert winner.choice["format"] != "int8"

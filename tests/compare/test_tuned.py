@@ -24,8 +24,7 @@ def test_tune_measures_on_real_servers_and_its_winner_is_an_experiment(project):
     assert 'href="dummy/onnx-fp32/tune.html"' in (project.target / "index.html").read_text()
 
     path = project.target / "dummy/dummy-dummy-tuned.yaml"
-    line = f"outputs/dummy/dummy/{path.name}. For your own parameter file: tuned: {{"
-    assert line in answer.output
+    assert f"dummy/{path.name}. For your own parameter file: tuned: {{" in answer.output
     assert "\n      tuned:\n" in path.read_text()
     dry = project.run("run", str(path), "--dry-run")
     assert dry.code == 0, dry.output
@@ -36,7 +35,6 @@ def test_tune_measures_on_real_servers_and_its_winner_is_an_experiment(project):
     assert again.executed() == []
 
 
-@pytest.mark.thorough
 def test_a_bound_on_memory_refuses_what_is_above_it_and_a_price_gives_costs(project):
     own = project.params.read_text()
     tune = ("tune", "params/dummy.yaml", "--model", "dummy", "--minutes", "0.5")
@@ -49,9 +47,7 @@ def test_a_bound_on_memory_refuses_what_is_above_it_and_a_price_gives_costs(proj
     priced = project.run(*tune)
 
     assert refused.code != 0
-    reason = (
-        r"none of \d+ is within the limits. Trial 0: the server uses [\d.]+ MB, max_memory_mb is 1"
-    )
+    reason = r"within the limits. Trial 0: the server uses [\d.]+ MB, max_memory_mb is 1"
     assert re.search(reason, refused.output)
     assert priced.code == 0, priced.output
     trials = project.result("onnx-fp32", "tune").facts["trials"]

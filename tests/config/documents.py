@@ -67,7 +67,6 @@ def meanings():
 
 
 def kind(schema):
-    """A type of JSON Schema in words."""
     if choices := schema.get("anyOf"):
         return ", ".join(kind(each) for each in choices if each.get("type") != "null")
     if "enum" in schema or "const" in schema:
@@ -140,12 +139,9 @@ def times(shape):
 
 def tolerances(model):
     tolerances = models.get(model).TOLERANCES
-    rows = zip(*tolerances.values(), strict=True)
     names = ("largest difference", "mean difference")
-    return table(
-        ("", *tolerances),
-        [(n, *(f"{x:.1e}" for x in row)) for n, row in zip(names, rows, strict=True)],
-    )
+    rows = zip(names, zip(*tolerances.values(), strict=True), strict=True)
+    return table(("", *tolerances), [(n, *(f"{x:.1e}" for x in row)) for n, row in rows])
 
 
 def published(model):
@@ -154,18 +150,14 @@ def published(model):
         for row in csv.DictReader(file):
             backend = " with ".join(filter(None, (row["backend"], row["backend_accelerator"])))
             format_name = re.sub(r"NVIDIA Triton Ensemble .*", "ensemble", row["model_format"])
-            columns = found.setdefault((format_name, backend), {})
-            for column in ("precision", "gpu", "scenario"):
-                columns.setdefault(column, []).append(row[column])
-    rows = [
-        (
-            *key,
-            ", ".join(dict.fromkeys(columns["precision"])),
-            ", ".join(name for name, spelled in GPUS.items() if spelled in columns["gpu"]),
-            *(columns["scenario"].count(each) for each in ("offline", "online")),
-        )
-        for key, columns in found.items()
-    ]
+            columns = row["precision"], row["gpu"], row["scenario"]
+            found.setdefault((format_name, backend), []).append(columns)
+    rows = []
+    for key, columns in found.items():
+        precisions, gpus, scenarios = zip(*columns, strict=True)
+        named = ", ".join(name for name, spelled in GPUS.items() if spelled in gpus)
+        counts = (scenarios.count(each) for each in ("offline", "online"))
+        rows.append((*key, ", ".join(dict.fromkeys(precisions)), named, *counts))
     return table(("format", "backend", "precision", "GPUs", "offline", "online"), rows)
 
 
@@ -173,35 +165,26 @@ def variants(model):
     if model == "bert":
         head = ("variant", "layers", "hidden width", "heads", "rows of the vocabulary")
         sizes = SIZES.items()
-        return table(
-            head, [(f"`{n}`", s.layers, s.hidden, s.heads, f"{s.rows:,}") for n, s in sizes]
-        )
-    if model == "tft":
+        rows = [(f"`{n}`", s.layers, s.hidden, s.heads, f"{s.rows:,}") for n, s in sizes]
+    elif model == "tft":
         head = ("variant", "series", "target", "known inputs", "scalers")
+        scalers = {True: "one per series", False: "one for all series"}
         rows = [
-            (
-                f"`{name}`",
-                each.cardinality,
-                each.quantity,
-                listed(each.known),
-                "one per series" if each.scaled_per_id else "one for all series",
-            )
-            for name, each in VARIANTS.items()
+            (f"`{n}`", v.cardinality, v.quantity, listed(v.known), scalers[v.scaled_per_id])
+            for n, v in VARIANTS.items()
         ]
-        return table(head, rows)
-    if model == "widedeep":
-        tables = {**features.ONE_HOT, **features.MULTI_HOT}.items()
-        widths = sorted({width for _, (_, width) in tables}, reverse=True)
+    elif model == "widedeep":
+        head, by_width = ("embedding width", "tables and their rows"), {}
+        for name, (size, width) in {**features.ONE_HOT, **features.MULTI_HOT}.items():
+            by_width.setdefault(width, []).append(f"`{name}` {size:,}")
+        rows = [(width, ", ".join(by_width[width])) for width in sorted(by_width, reverse=True)]
+    else:
+        head = ("variant", "rows of all 26 tables", "GiB in fp32")
         rows = [
-            (width, ", ".join(f"`{name}` {size:,}" for name, (size, w) in tables if w == width))
-            for width in widths
+            (f"`{name}`", f"{sum(sizes):,}", f"{sum(sizes) * DIMENSION * 4 / 2**30:,.2f}")
+            for name, sizes in TABLES.items()
         ]
-        return table(("embedding width", "tables and their rows"), rows)
-    rows = [
-        (f"`{name}`", f"{sum(sizes):,}", f"{sum(sizes) * DIMENSION * 4 / 2**30:,.2f}")
-        for name, sizes in TABLES.items()
-    ]
-    return table(("variant", "rows of all 26 tables", "GiB in fp32"), rows)
+    return table(head, rows)
 
 
 def renewed(path):
@@ -223,16 +206,8 @@ def refused(_):
     return table(("model", "what `new` says"), ((c.words, f"`{c.line}`") for c in REFUSED.values()))
 
 
-BY_NAME = {
-    "formats": known_formats,
-    "published": published,
-    "refused": refused,
-    "taken": taken,
-    "tensors": tensors,
-    "tolerances": tolerances,
-    "variants": variants,
-}
-
+BY_NAME = {f.__name__: f for f in (published, refused, taken, tensors, tolerances, variants)}
+BY_NAME["formats"] = known_formats
 
 if __name__ == "__main__":
     for each in FILES:

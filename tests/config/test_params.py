@@ -34,7 +34,6 @@ def file_with(fields="", model="resnet50"):
 
 
 def config(stage, model="resnet50", others=(), model_defaults=(), fields=(), **given):
-    """One experiment, without a file."""
     experiments = {"mine": ONNX | dict(fields), **dict(others)}
     section = {"defaults": dict(model_defaults), "experiments": experiments}
     return resolve(model, stage, gpu="Test", models={model: section}, **given)
@@ -44,18 +43,17 @@ def config(stage, model="resnet50", others=(), model_defaults=(), fields=(), **g
 def test_every_parameter_file_resolves_for_each_model_experiment_and_stage(path):
     content = read_file(path)
 
-    resolved = [
-        (name, experiment, stage, configure(content, name, experiment, stage))
+    chosen = [
+        (name, experiment, stage)
         for name in content.file.models
         for experiment in content.experiments(name)
         for stage in STAGES
     ]
-
-    assert resolved
-    assert [(c.model, c.experiment, c.stage, c.gpu, c.target) for *_, c in resolved] == [
-        (name, experiment, stage, content.file.gpu, path.stem)
-        for name, experiment, stage, _ in resolved
-    ]
+    assert chosen
+    for each in chosen:
+        c = configure(content, *each)
+        found = (c.model, c.experiment, c.stage, c.gpu, c.target)
+        assert found == (*each, content.file.gpu, path.stem)
 
 
 def test_no_two_parameter_files_are_of_the_same_gpu():
@@ -66,57 +64,33 @@ def test_no_two_parameter_files_are_of_the_same_gpu():
 
 KNOWN = ", ".join(sorted(Experiment.model_fields))
 ABOVE = "is above max_batch_size, which is 8."
-TABLES = (
-    ".table_precision is 'int8'. Only tables with lookup: mapped can differ from fp32. Use fp32."
-)
-FIELDS = {  # model -> fields of an experiment -> what follows its place
+FORMATS = f"Unknown format. Known formats: {', '.join(formats.names())}."
+TABLES = ".table_precision is 'int8'. Only tables with lookup: mapped can differ from fp32."
+FIELDS = {  # model -> fields of an experiment -> what follows its place, at least
     "resnet50": {
         "batches: [1]": f": Unknown key 'batches'. Known keys: {KNOWN}.",
         "batch_sizes: 8": ".batch_sizes is 8. It should be a valid list.",
         "threads: two": ".threads is 'two'. It should be a valid integer.",
-        "accelerator: turbo": (
-            ".accelerator is 'turbo'. It should be 'none', 'trt', 'openvino' or 'amp'."
-        ),
+        "accelerator: turbo": ".accelerator is 'turbo'. It should be 'none', 'trt', 'openvino' or ",
         "batch_sizes: [1, 16]": f".batch_sizes is [1, 16]. 16 {ABOVE}",
         "preferred_batch_sizes: [4, 9]": f".preferred_batch_sizes is [4, 9]. 9 {ABOVE}",
         "online_batch_size: 10": f".online_batch_size is 10. 10 {ABOVE}",
-        "format: flatpack": (
-            f".format is 'flatpack'. Unknown format. Known formats: {', '.join(formats.names())}."
-        ),
+        "format: flatpack": f".format is 'flatpack'. {FORMATS}",
         "variant: large": ".variant is 'large'. Unknown variant. This model has no variants.",
         "crop_size: 31": ".crop_size is 31. ResNet50 v1.5 takes 32 to 256 pixels a side.",
         "crop_size: 257": ".crop_size is 257. ResNet50 v1.5 takes 32 to 256 pixels a side.",
-        "max_seq_length: 128": (
-            ".max_seq_length is 128. ResNet50 v1.5 has no such field. Remove it."
-        ),
-        "release: 21.10": (
-            ".release is 21.1. It should be a valid string. Write it in quotes: YAML drops a "
-            "number's last zero."
-        ),
+        "max_seq_length: 128": ".max_seq_length is 128. ResNet50 v1.5 has no such field. Remove",
+        "release: 21.10": ".release is 21.1. It should be a valid string. Write it in quotes: YAML",
         "format: ts-trace": ".format is 'ts-trace'. It is made from torch, not from onnx.",
         "lookup: hps": ".lookup is 'hps'. Unknown lookup. This model has no lookups.",
-        "table_precision: int8": TABLES,
-        "composition: fused": (
-            ".composition is 'fused'. This model is a single graph. Use ensemble, or remove the "
-            "field."
-        ),
-        "precision: bf16": (
-            ".precision is 'bf16'. The exported file is served as it is, so it has to be fp32."
-        ),
-        "precision: int8, calibration_samples: 0": (
-            ".calibration_samples is 0. It should be greater than or equal to 1."
-        ),
-        "export_precision: fp16, precision: int8": (
-            ".precision is 'int8'. int8 needs an fp32 export. Set export_precision to fp32."
-        ),
-        "export_precision: int8": (
-            ".export_precision is 'int8'. It should be 'fp32', 'bf16' or 'fp16'."
-        ),
+        "table_precision: int8": f"{TABLES} Use fp32.",
+        "composition: fused": ".composition is 'fused'. This model is a single graph. Use ensemble",
+        "precision: bf16": ".precision is 'bf16'. The exported file is served as it is, so it has ",
+        "precision: int8, calibration_samples: 0": ".calibration_samples is 0. It should be",
+        "export_precision: fp16, precision: int8": ".precision is 'int8'. int8 needs an fp32",
+        "export_precision: int8": ".export_precision is 'int8'. It should be 'fp32', 'bf16' or ",
         "latency_budget_ms: .inf": ".latency_budget_ms is inf. It should be a finite number.",
-        "dataset: 2001-02-03": (
-            ".dataset is datetime.date(2001, 2, 3). It should be text in quotes, a number, true, "
-            "false, a list or mapping."
-        ),
+        "dataset: 2001-02-03": ".dataset is datetime.date(2001, 2, 3). It should be text in quotes",
     },
     "bert": {
         "variant: huge": ".variant is 'huge'. Unknown variant. Known variants: small, base, large.",
@@ -130,66 +104,41 @@ FIELDS = {  # model -> fields of an experiment -> what follows its place
         "lookup: hps, table_precision: int8": TABLES,
     },
 }
+PLACE = "models.resnet50.experiments"
 SERVER_KEYS = "backend, image, kind, metrics_url, release, repository, url"
 TOP = "It should be a mapping of gpu, device, server, defaults, models."
+TOP_KEYS = ", ".join(sorted(ParameterFile.model_fields))
+MODELS = ", ".join(models.names())
+GOOD = file_with()
 BAD = [
+    (f"{GOOD}gpus: 2\n", f"Unknown key 'gpus'. Known keys: {TOP_KEYS}."),
+    (f"{GOOD}server: {{imge: a}}\n", f"server: Unknown key 'imge'. Known keys: {SERVER_KEYS}."),
+    (GOOD.replace(", max_batch_size: 8", ""), f"{PLACE}.mine.max_batch_size is missing. Add it."),
+    (GOOD.replace("gpu: Test\n", ""), "gpu is missing. Add it."),
+    (file_with(model="resnet51"), f"models.resnet51: Unknown model. Known models: {MODELS}."),
+    (GOOD.replace("mine:", "../mine:"), f"{PLACE}.../mine: Invalid name. Use letters, digits, "),
     (
-        file_with() + "gpus: 2\n",
-        f"Unknown key 'gpus'. Known keys: {', '.join(sorted(ParameterFile.model_fields))}.",
-    ),
-    (
-        file_with() + "server: {imge: a}\n",
-        f"server: Unknown key 'imge'. Known keys: {SERVER_KEYS}.",
-    ),
-    (
-        file_with().replace(", max_batch_size: 8", ""),
-        "models.resnet50.experiments.mine.max_batch_size is missing. Add it.",
-    ),
-    (file_with().replace("gpu: Test\n", ""), "gpu is missing. Add it."),
-    (
-        file_with(model="resnet51"),
-        f"models.resnet51: Unknown model. Known models: {', '.join(models.names())}.",
-    ),
-    (
-        file_with().replace("mine:", "../mine:"),
-        "models.resnet50.experiments.../mine: Invalid name. Use letters, digits, '.', '_' and '-'.",
-    ),
-    (
-        f"{file_with()}    lessons: [precision, batching]\n",
-        "models.resnet50.lessons.1 is 'batching'. It should be 'dynamic_batching', 'instances' "
-        "or 'precision'.",
+        f"{GOOD}    lessons: [precision, batching]\n",
+        "models.resnet50.lessons.1 is 'batching'. It should be 'dynamic_batching', 'instances' ",
     ),
     (
         f"{file_with(model='bert')}    lessons: [precision]\n",
         "models: bert has no lessons. Only resnet50 has them.",
     ),
+    (GOOD.replace("mine:", "lessons:"), f"{PLACE}.lessons: The lessons' results use this name. "),
+    (f"{HEAD}models: {{resnet50: }}\n", "models.resnet50 is None. It should be a mapping of keys"),
     (
-        file_with().replace("mine:", "lessons:"),
-        "models.resnet50.experiments.lessons: The lessons' results use this name. Choose another "
-        "one.",
-    ),
-    (
-        f"{HEAD}models: {{resnet50: }}\n",
-        "models.resnet50 is None. It should be a mapping of keys to values.",
-    ),
-    (
-        file_with() + "server: {kind: remote, url: 'http://[::1'}\n",
+        f"{GOOD}server: {{kind: remote, url: 'http://[::1'}}\n",
         "server.url is 'http://[::1'. Invalid IPv6 URL.",
     ),
     (f"{HEAD}models: {{}}\n", "models is empty. Add at least one entry."),
-    (
-        f"{HEAD}models: {{resnet50: {{experiments: {{}}}}}}\n",
-        "models.resnet50.experiments is empty. Add at least one entry.",
-    ),
-    (file_with() + "device: gpu\n", "line 7: The key 'device' is there twice. Remove one."),
-    (
-        file_with("threads: 1, 'threads': 2"),
-        "line 6: The key 'threads' is there twice. Remove one.",
-    ),
-    (file_with() + "[1, 2]: 3\n", "line 7: A key is a sequence. Use a name."),
+    (f"{HEAD}models: {{resnet50: {{experiments: {{}}}}}}\n", f"{PLACE} is empty. Add at least one"),
+    (f"{GOOD}device: gpu\n", "line 7: The key 'device' is there twice. Remove one."),
+    (file_with("threads: 1, 'threads': 2"), "line 6: The key 'threads' is there twice."),
+    (f"{GOOD}[1, 2]: 3\n", "line 7: A key is a sequence. Use a name."),
     ("", f"The file is empty. {TOP}"),
     ("- gpu\n", f"The file holds a list. {TOP}"),
-    (file_with() + "server: {release: 24.10}\n", "server.release is 24.1. It should be a valid st"),
+    (f"{GOOD}server: {{release: 24.10}}\n", "server.release is 24.1. It should be a valid string."),
     ("gpu: [unclosed\n", "The file is not valid YAML ("),
     ("gpu: {{ name }}\n", ""),
     (bytes(range(256)), "The file cannot be read as text ("),
@@ -220,19 +169,10 @@ def test_a_bad_file_is_one_line_and_exit_code_2_and_nothing_is_written(
     path = tmp_path / "bad.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
-    said, line = refused(path, capsys), f"error: {path}: {message}"
-
-    assert said == f"{line}\n" if line.endswith(".") else said.startswith(line)
-
-
-def test_the_hint_for_an_unquoted_version_does_not_lose_its_zero(tmp_path, capsys):
-    path = tmp_path / "bad.yaml"
-    path.write_text(file_with() + "server: {release: 24.10}\n")
-
     said = refused(path, capsys)
 
-    assert "quote" in said
-    assert '"24.1"' not in said
+    assert said.startswith(f"error: {path}: {message}")
+    assert '"24.1"' not in said  # a hint for a release would have lost its zero
 
 
 BOMB = "gpu:\n- &a0 [x, x]\n" + "".join(
@@ -241,37 +181,20 @@ BOMB = "gpu:\n- &a0 [x, x]\n" + "".join(
 CHAIN = "- &a0 x\n" + "".join(f"- &a{i + 1} [*a{i}]\n" for i in range(2_000))
 ALIASES = "The aliases expand to too many values. Use fewer aliases."
 LEVELS = "line 1: The file has more than 20 levels. Use fewer."
+UNPRINTABLE = "The text has the unprintable character"
 HOSTILE = [
     (BOMB, f"line 7: {ALIASES}"),
     ("gpu: &a [*a]\n", f"line 1: {ALIASES}"),
     (CHAIN, f"line 21: {ALIASES}"),
     ("gpu: " + "[" * 1_000 + "]" * 1_000, LEVELS),
     ("[" * 100_000, LEVELS),
-    (
-        file_with("dataset: 2001-02-30T10:00:00Z"),
-        "The file is not valid YAML (day is out of range for month).",
-    ),
+    (file_with("dataset: 2001-02-30T10:00:00Z"), "The file is not valid YAML (day is out of range"),
     ("gpu: !!int foo\n", "line 1: The tag 'tag:yaml.org,2002:int' is not allowed. Remove it."),
-    (
-        "gpu: A\nmodels: !!map [1]\n",
-        "line 2: The tag 'tag:yaml.org,2002:map' is not allowed. Remove it.",
-    ),
-    (
-        file_with(f"threads: {'1' * 5_000}"),
-        "line 6: The text has more than 1,000 characters. Shorten it.",
-    ),
-    (
-        file_with() + '"\\e[31mgpus": 2\n',
-        "line 7: The text has the unprintable character '\\x1b'. Remove it.",
-    ),
-    (
-        file_with().replace("mine", '"\\e[31m"'),
-        "line 6: The text has the unprintable character '\\x1b'. Remove it.",
-    ),
-    (
-        file_with() + 'server: {kind: remote, url: "a\\0:1"}\n',
-        "line 7: The text has the unprintable character '\\x00'. Remove it.",
-    ),
+    ("gpu: A\nmodels: !!map [1]\n", "line 2: The tag 'tag:yaml.org,2002:map' is not allowed."),
+    (file_with(f"threads: {'1' * 5_000}"), "line 6: The text has more than 1,000 characters."),
+    (f'{GOOD}"\\e[31mgpus": 2\n', f"line 7: {UNPRINTABLE} '\\x1b'. Remove it."),
+    (GOOD.replace("mine", '"\\e[31m"'), f"line 6: {UNPRINTABLE} '\\x1b'. Remove it."),
+    (f'{GOOD}server: {{kind: remote, url: "a\\0:1"}}\n', f"line 7: {UNPRINTABLE} '\\x00'. Remove"),
     ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "The file is larger than 1 MB. Shorten it."),
 ]
 RUN_EACH = """
@@ -292,8 +215,10 @@ def test_a_hostile_file_is_one_line_at_once(tmp_path):
         **{"capture_output": True, "text": True, "timeout": 60, "cwd": ROOT},
     )
 
-    said = [f"error: {path}: {line}" for path, (_, line) in zip(paths, HOSTILE, strict=True)]
-    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (0, "", said)
+    said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "")
+    for path, (_, line), found in zip(paths, HOSTILE, said, strict=True):
+        assert found.startswith(f"error: {path}: {line}")
 
 
 def test_a_null_byte_in_the_address_of_a_notebook_is_one_line():
@@ -342,40 +267,40 @@ def test_a_missing_file_and_a_folder_are_one_line_each(tmp_path, capsys):
 @pytest.mark.parametrize(("option", "known"), [("--model", "resnet50"), ("--experiment", "mine")])
 def test_a_name_that_the_file_does_not_have_is_one_line(option, known, tmp_path, capsys):
     path = tmp_path / "good.yaml"
-    path.write_text(file_with())
+    path.write_text(GOOD)
 
     said = refused(path, capsys, option, "nope")
 
     assert said == f"error: {path} has no {option[2:]} 'nope'. Use one of {known}.\n"
 
 
-def test_overrides_as_a_text_say_how_to_give_them():
-    with pytest.raises(ParameterError) as raised:
-        resolve("resnet50", "deploy", overrides='{"threads": 1}')
-
-    assert str(raised.value) == (
-        "overrides is the text '{\"threads\": 1}'. "
-        "Pass a dict; with papermill, use -y 'overrides: {...}'."
-    )
-
-
-def test_an_unknown_override_is_an_error():
-    with pytest.raises(ParameterError, match="Unknown key 'cores'. Known keys: "):
-        resolve("resnet50", "deploy", overrides={"cores": 1})
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"overrides": '{"threads": 1}'},
+            r"the text '{\"threads\": 1}'\. Pass a dict; with",
+        ),
+        ({"overrides": {"cores": 1}}, "Unknown key 'cores'. Known keys: "),
+        ({"defaults": {"threads": 3}}, "defaults"),  # without models not ignored in silence
+    ],
+)
+def test_what_a_notebook_gives_wrongly_is_an_error(given, words):
+    with pytest.raises(ParameterError, match=words):
+        resolve("resnet50", "deploy", **given)
 
 
 def test_yaml_anchors_share_within_a_file(tmp_path):
     path = tmp_path / "shared.yaml"
     path.write_text(
-        f"{HEAD}models:\n  resnet50:\n    defaults: &usual {{{', '.join(FULL[:-1])}, "
-        "max_batch_size: 4}\n"
-        "    experiments:\n      mine: {<<: *usual, max_batch_size: 8}\n      other: *usual\n"
+        f"{HEAD}models:\n  resnet50:\n    defaults: &usual {{{', '.join(FULL)}}}\n"
+        "    experiments:\n      mine: {<<: *usual, max_batch_size: 4}\n      other: *usual\n"
     )
 
     content = read_file(path)
 
     found = [configure(content, "resnet50", name, "deploy") for name in ("mine", "other")]
-    assert [c.max_batch_size for c in found] == [8, 4]
+    assert [c.max_batch_size for c in found] == [4, 8]
 
 
 def test_a_broken_file_beside_them_does_not_break_the_other_targets(tmp_path, monkeypatch):
@@ -399,11 +324,6 @@ def test_an_experiment_overrides_its_model_and_the_model_the_file():
     assert (found.max_queue_delay_us, found.shared_memory) == (100, "system")
 
 
-def test_defaults_without_models_are_not_ignored_in_silence():
-    with pytest.raises(ParameterError, match="defaults"):
-        resolve("resnet50", "deploy", defaults={"threads": 3})
-
-
 @pytest.mark.parametrize("stage", STAGE)
 def test_a_stage_sees_its_fields_and_no_other(stage):
     found = config(stage)
@@ -412,11 +332,6 @@ def test_a_stage_sees_its_fields_and_no_other(stage):
 
     of_config = {*StageConfig.model_fields, "candidates"}
     assert seen == set(STAGE[stage].config.model_fields) - of_config
-
-
-def test_reading_a_field_of_another_stage_is_an_error():
-    with pytest.raises(AttributeError):
-        _ = config("export").batch_sizes
 
 
 def test_experiments_that_differ_later_share_the_export():
@@ -463,9 +378,9 @@ def test_without_a_variant_it_is_the_models_first_and_without_a_size_the_usual()
 
 def test_a_models_release_takes_the_place_of_the_servers():
     server = {"kind": "embedded", "release": "24.10"}
+    found = config("deploy", server=server, fields={"release": "21.10"})
 
     assert config("deploy", server=server).server.release == "24.10"
-    found = config("deploy", server=server, fields={"release": "21.10"})
     assert (found.server.release, found.server.kind) == ("21.10", "embedded")
 
 
@@ -473,16 +388,12 @@ def test_with_nothing_set_it_is_the_cpu_target_and_its_first_experiment():
     found = resolve("resnet50", "export")
 
     experiments = yaml.safe_load((ROOT / "params/cpu.yaml").read_text())["models"]["resnet50"]
-    first, *_ = experiments["experiments"]
-    assert (found.gpu, found.device, found.target, found.experiment, found.server.kind) == (
-        *("CPU", "cpu", "cpu", first, "embedded"),
-    )
+    chosen = (found.gpu, found.device, found.target, found.experiment, found.server.kind)
+    assert chosen == ("CPU", "cpu", "cpu", next(iter(experiments["experiments"])), "embedded")
 
 
 def test_instances_as_one_number_are_the_same_in_both_scenarios():
-    found = config("deploy", fields={"instances": 3}).instances
-
-    assert (found.offline, found.online) == (3, 3)
+    assert {*dict(config("deploy", fields={"instances": 3}).instances).values()} == {3}
 
 
 def test_a_moved_data_set_and_checkpoint_keep_every_key_and_changed_ones_do_not(tmp_path):

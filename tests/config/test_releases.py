@@ -2,25 +2,20 @@
 
 from collections import Counter
 
-import pytest
-
 from helpers.config import read_file, releases
 from helpers.config.releases import DRIVERS, PARTS
 from helpers.store.paths import ROOT
 
 OPTIONAL = {"openvino", "tensorflow2"}  # that few releases' experiments need
-NVIDIA = sorted((ROOT / "params").glob("NVIDIA-*.yaml"))
 
 
 def named():
     """The releases that NVIDIA's parameter files name, and that of the embedded server."""
     found = {"24.10"}
-    for path in NVIDIA:
-        parameters = read_file(path)
-        for model in parameters.file.models:
-            for name in parameters.experiments(model):
-                experiment = parameters.experiment(model, name)
-                found.add(experiment.release or parameters.file.server.release)
+    for each in map(read_file, sorted((ROOT / "params").glob("NVIDIA-*.yaml"))):
+        for model in each.file.models:
+            experiments = (each.experiment(model, name) for name in each.experiments(model))
+            found |= {one.release or each.file.server.release for one in experiments}
     return found
 
 
@@ -50,24 +45,11 @@ def test_its_drivers_are_those_that_a_machine_is_checked_for():
             assert rows[-1] == (major, minor), each
 
 
-@pytest.mark.parametrize(
-    ("release", "opset", "has_tensorrt_10"),
-    [
-        ("20.11", 13, False),
-        ("21.02", 13, False),
-        ("24.04", 13, False),
-        ("24.05", None, True),
-        ("24.10", None, True),
-        ("26.04", None, True),
-    ],
-)
-def test_a_version_holds_until_the_next_one(release, opset, has_tensorrt_10):
-    assert releases.opset(release) == opset
-    assert releases.has_tensorrt_10(release) is has_tensorrt_10
+def test_a_version_holds_until_the_next_one():
+    names = ["20.11", "21.02", "24.04", "24.05", "24.10", "26.04"]
 
-
-def test_a_release_of_another_name_needs_no_old_opset():
-    assert releases.opset("mine") is None
+    assert [releases.opset(name) for name in [*names, "mine"]] == [*[13] * 3, *[None] * 4]
+    assert [releases.has_tensorrt_10(name) for name in names] == [*[False] * 3, *[True] * 3]
 
 
 def test_what_an_image_holds_is_one_line_that_says_what_is_not_certain():

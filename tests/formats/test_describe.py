@@ -37,29 +37,21 @@ def described(name, source, folder, precision="fp32", **more):
     return folder / fmt.FILE, fmt.describe(folder / fmt.FILE)
 
 
-FORMATS = {  # a linear layer and what comes after it, and the calls of the tools
-    "onnx": (
-        {"Gemm": "Linear", "Relu": "ReLU"},
-        ["torch.onnx.export", "opset_version=17", "dynamic_axes={'x': {0: 'batch'}"],
-    ),
-    "ts-trace": (
-        {"aten::linear": "Linear", "aten::relu": "ReLU"},
-        ["torch.jit.trace(network, samples)", "torch.jit.save(module, 'model.pt')"],
-    ),
-    "ts-script": (
-        {"aten::linear": "Linear", "aten::relu": "ReLU"},
-        ["torch.jit.script(network)", "torch.jit.freeze(module)"],
-    ),
+TORCHSCRIPT = {"aten::linear": "Linear", "aten::relu": "ReLU"}
+FORMATS = {  # a linear layer and what comes after it, and a call of the tool
+    "onnx": ({"Gemm": "Linear", "Relu": "ReLU"}, "dynamic_axes={'x': {0: 'batch'}"),
+    "ts-trace": (TORCHSCRIPT, "torch.jit.trace(network, samples)"),
+    "ts-script": (TORCHSCRIPT, "torch.jit.script(network)"),
     "openvino": (
         {"MatMul": "Linear", "Add": "Linear", "Relu": "ReLU"},
-        ["openvino.convert_model('model.onnx')", "compress_to_fp16=False"],
+        "openvino.convert_model('model.onnx')",
     ),
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_has_an_operator_for_each_layer_and_the_calls_that_made_it(name, tmp_path):
-    source, (words, calls) = network(), FORMATS[name]
+    source, (words, call) = network(), FORMATS[name]
     layers = Counter(type(each).__name__ for each in source)
     if name == "openvino":
         source, _ = described("onnx", source, tmp_path, opset=OPSET)
@@ -70,7 +62,7 @@ def test_a_file_has_an_operator_for_each_layer_and_the_calls_that_made_it(name, 
     assert found["operators"] == {word: layers[kind] for word, kind in words.items()}
     assert found.get("opset") == (OPSET if name == "onnx" else None)
     text = "\n".join(made)
-    assert all(each in text for each in calls), text
+    assert call in text
     assert str(tmp_path) not in text
 
 

@@ -17,7 +17,9 @@ from helpers.triton import deploy
 from tests.conftest import ONNX
 
 WIDTHS, ROWS = (4, 8), (300, 50)
+ONE = {"embedding_table_names": ["one"], "maxnum_catfeature_query_per_table_per_sample": [1]}
 ROCKS = {"type": "rocks_db", "path": "rocks"}
+UPDATES = {"type": "folder", "path": "updates"}
 
 
 def vectors_of(keys, width, version=0):
@@ -50,15 +52,31 @@ def content(folder, **fields):
     return {"supportlonglong": True, "models": [model | fields], **top}
 
 
+def one_table(folder, keys, width, **fields):
+    """NVIDIA's JSON for one table, which is written to `folder`."""
+    files.write(folder / "0", [(keys, vectors_of(keys, width))])
+    fields |= {"sparse_files": ["0"], "embedding_vecsize_per_table": [width]}
+    return content(folder / "unused", **ONE, **fields)
+
+
 def store(folder, **fields):
     return closing(Store(settings.parse(content(folder, **fields)), folder))
 
 
-def open_session(folder, **fields):
+def open_session(folder, given=None, **fields):
     """Write the file of a deployment, and open the store as a server does."""
-    written = settings.parse(content(folder, **fields))
+    written = settings.parse(given or content(folder, **fields))
     (folder / JSON).write_text(written.model_dump_json())
-    return load(folder, 1, "cpu")
+    return closing(load(folder, 1, "cpu"))
+
+
+def update(folder, name, keys, vectors, more=b""):
+    """Have a folder of updates appear at once; `more` bytes may follow its vectors."""
+    hidden = folder / f"updates/.{name}"
+    files.write(hidden / "sparse_embedding0", [(keys, vectors)])
+    with (hidden / "sparse_embedding0/emb_vector").open("ab") as file:
+        file.write(more)
+    hidden.rename(folder / "updates" / name)
 
 
 def expected(keys, counts, defaults):

@@ -13,7 +13,7 @@ from helpers.hps import files
 from helpers.inference import open_dataset
 from helpers.models._criteo import checkpoint, network
 from helpers.triton import embedded, serve
-from tests.hps.builders import Deployed, criteo_samples
+from tests.hps.builders import ROCKS, Deployed, criteo_samples
 
 SIZE = float(os.environ.get("LARGE_TABLE_GB", 0))
 LIMIT = 2**30  # bytes of private memory for each process of the Python backend
@@ -30,17 +30,14 @@ def test_a_table_of_gigabytes_is_served_within_one(tmp_path, monkeypatch, capsys
     path = tmp_path / "checkpoint"
     checkpoint.save("dlrm", network.network("dlrm", seed=1), rows, path)
     for place, count in enumerate(rows):
-        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, 128)}
-        with (path / f"sparse/feature_{place}.npy").open("wb") as file:
-            checkpoint.NPY.write_array_header_1_0(file, shape)
-            for start in range(0, count, 2**16):
-                some = draws.standard_normal((min(2**16, count - start), 128), dtype=np.float32)
-                (some / 10).tofile(file)
-    hps = {
-        "gpucacheper": 0.01,
-        "volatile_db": {"type": "disabled"},
-        "persistent_db": {"type": "rocks_db", "path": "rocks"},
-    }
+        name = path / f"sparse/feature_{place}.npy"
+        table = np.lib.format.open_memmap(name, "w+", "<f4", (count, 128))
+        for start in range(0, count, 2**16):
+            part = table[start : start + 2**16]
+            part[:] = draws.standard_normal(part.shape, dtype=np.float32) / 10
+        table.flush()
+    databases = {"volatile_db": {"type": "disabled"}, "persistent_db": ROCKS}
+    hps = {"gpucacheper": 0.01, **databases}
     samples = criteo_samples(rows, SAMPLES)
     made = Deployed("dlrm", tmp_path, path, rows, samples, max_batch_size=2048, hps=hps)
     repository, reference = made.repository, made.reference

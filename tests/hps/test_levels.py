@@ -35,9 +35,8 @@ class CacheMachine(RuleBasedStateMachine):
         missing, different = self.cache.fetch(np.array(keys, np.int64), out)
         there = [i for i in range(len(keys)) if i not in set(missing.tolist())]
         assert different == len({keys[i] for i in there})
-        for i in range(len(keys)):
-            if i in there:
-                assert (out[i] == vectors_of([keys[i]], self.truth[keys[i]])[0]).all()
+        for i in there:
+            assert (out[i] == vectors_of([keys[i]], self.truth[keys[i]])[0]).all()
         assert {keys[i] for i in there} <= {*self.cache.keys().tolist()}
         assert not {keys[i] for i in missing} & {*self.cache.keys().tolist()}
 
@@ -49,11 +48,8 @@ class CacheMachine(RuleBasedStateMachine):
         before = {*self.cache.keys().tolist()}
         self.cache.insert(array, vectors_of(array, self.version), only_present)
         after = {*self.cache.keys().tolist()}
-        if only_present:
-            assert after == before
-        for key in different:
-            if key in after:
-                self.truth[key] = self.version
+        assert after == before or not only_present
+        self.truth |= dict.fromkeys({*different} & after, self.version)
 
     @invariant()
     def it_has_room_for_what_was_asked_and_no_more(self):

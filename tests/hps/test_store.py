@@ -1,6 +1,5 @@
 """A store built from NVIDIA's JSON and folders: its answers, its faults, its plan, its updates."""
 
-import logging
 import re
 from contextlib import closing
 
@@ -13,7 +12,8 @@ from helpers.hps.session import Session
 from helpers.hps.store import Store
 from helpers.models._criteo.hierarchy_display import describe_lookup, memory_estimate
 from tests.conftest import ONNX, wait_for
-from tests.hps.builders import Gone, content, expected, open_session, store, vectors_of
+from tests.hps import builders
+from tests.hps.builders import Gone, content, expected, store, vectors_of
 
 
 @pytest.mark.parametrize("fields", [{}, {"gpucache": False}, {"gpucacheper": 0.01}])
@@ -37,13 +37,12 @@ def test_no_lookup_is_refused_that_fits_and_each_other_one_in_one_line(tmp_path)
         assert answer.dtype == np.float32
         for keys, counts, words in (
             ([[1, 2, 3]], [[2, 2]], "NUMKEYS adds up to 4, but KEYS has 3"),
-            ([[1, 2, 3]], [[4, -1]], "NUMKEYS adds up to 3, but KEYS has 3"),
+            ([[1, 2, 3]], [[4, -1]], "NUMKEYS"),
             ([[1, 2, 3]], [[3]], "NUMKEYS has 1 counts for 2 tables"),
             ([[1], [2]], [[1, 0]], "KEYS is [2, 1] and NUMKEYS [1, 2]"),
         ):
-            with pytest.raises(ValueError, match=re.escape(words.partition(" adds")[0])) as caught:
+            with pytest.raises(ValueError, match=rf"^{re.escape(words)}.*$"):
                 session.run({"KEYS": keys, "NUMKEYS": counts})
-            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
@@ -70,21 +69,18 @@ def test_asynchronous_insertion_gives_defaults_first_and_the_rows_later(tmp_path
 
 
 def test_a_cache_is_filled_at_the_start_only_if_it_is_refreshed(tmp_path):
-    for share, there in ((0.0, 0), (0.2, 75)):
-        fields = {"cache_refresh_percentage_per_iteration": share, "init_ec": True}
+    for share, is_filled, there in ((0.0, True, 0), (0.2, True, 75), (0.2, False, 0)):
+        fields = {"cache_refresh_percentage_per_iteration": share, "init_ec": is_filled}
         with store(tmp_path, **fields) as found:
             assert len(found.tables[0].cache) == there
-        with store(tmp_path, **fields | {"init_ec": False}) as found:
-            assert len(found.tables[0].cache) == 0
 
 
 def test_a_store_refreshes_its_cache_in_intervals(tmp_path):
     keys = np.array([7])
+    new = vectors_of(keys, 4, version=1)
     with store(tmp_path, refresh_interval=0.1) as found:
-        table = found.tables[0]
         found.lookup(keys, [1, 0])
-        table.levels[0].insert(keys, vectors_of(keys, 4, version=1))
-        new = vectors_of(keys, 4, version=1)
+        found.tables[0].levels[0].insert(keys, new)
         wait_for(lambda: (found.lookup(keys, [1, 0]) == new).all())
 
 
@@ -97,10 +93,7 @@ def test_a_refresh_that_fails_is_said_and_tried_again(tmp_path, caplog):
 
 
 def test_without_a_database_every_vector_is_the_default(tmp_path, caplog):
-    with (
-        caplog.at_level(logging.WARNING),
-        store(tmp_path, volatile_db={"type": "disabled"}) as found,
-    ):
+    with store(tmp_path, volatile_db={"type": "disabled"}) as found:
         assert (found.lookup(np.arange(5), [5, 0]) == 1).all()
     assert "sparse_embedding0 has no database, so every vector is the default" in caplog.text
 
@@ -139,14 +132,10 @@ BAD_SETTINGS = [
     ({"gpucacheper": 2}, "models[0].gpucacheper is 2. It should be less than or equal to 1."),
     ({"sparse_files": "0"}, 'models[0].sparse_files is "0". It should be a valid list.'),
     ({"embedding_vecsize_per_table": [4]}, "has 1 entries for 2 tables"),
-    (
-        {"volatile_db": {"type": "redis"}},
-        "volatile_db.type is \"redis\". It should be 'disabled', ",
-    ),
+    ({"volatile_db": {"type": "redis"}}, "db.type is \"redis\". It should be 'disabled', "),
     ({"volatile_db": {"max_batch_size": 0}}, "volatile_db.max_batch_size is 0. It should be"),
     ({"persistent_db": []}, "persistent_db should be a mapping of names to values."),
     ({"update_source": {"type": "nats"}}, "update_source.type is \"nats\". It should be 'null', "),
-    ({"persistent_db": {"max_batch_size": -1}}, "persistent_db.max_batch_size is -1."),
     ({"persistent_db": {"max_batch_size": 0}}, "persistent_db.max_batch_size is 0."),
     ({"update_source": {"max_batch_size": 0}}, "update_source.max_batch_size is 0."),
     ({"refresh_interval": -1}, "models[0].refresh_interval is -1."),
@@ -173,23 +162,12 @@ def test_fields_without_an_effect_are_said_on_the_page_of_the_lookup():
 
 
 def test_the_plan_is_what_a_store_takes(tmp_path):
-    keys, width = np.arange(60_000), 128
-    files.write(tmp_path / "0", [(keys, np.ones((len(keys), width), np.float32))])
-    given = settings.parse(
-        content(
-            tmp_path / "unused",
-            sparse_files=["0"],
-            embedding_table_names=["a"],
-            embedding_vecsize_per_table=[width],
-            maxnum_catfeature_query_per_table_per_sample=[1],
-        )
-    )
+    given = settings.parse(builders.one_table(tmp_path, np.arange(60_000), 128))
     with closing(Store(given, tmp_path)) as found:
         cache, volatile = memory_estimate(given, found.rows, "cpu")
         (table,) = found.tables
         assert cache["MB"] == round(table.cache.nbytes / 1e6, 1)
-        taken = table.levels[0].nbytes / 1e6
-        assert volatile["MB"] == pytest.approx(taken, rel=0.1)
+        assert volatile["MB"] == pytest.approx(table.levels[0].nbytes / 1e6, rel=0.1)
         assert (cache["rows"], volatile["rows"]) == (15_000, 60_000)
 
 
@@ -197,24 +175,13 @@ def test_a_folder_that_appears_reaches_all_levels_and_a_damaged_one_none(
     tmp_path, monkeypatch, caplog, capsys
 ):
     monkeypatch.setenv("HPS_FOLDER", str(tmp_path))
-    source = {"type": "folder", "path": "updates"}
-    (tmp_path / "updates").mkdir()
     keys = np.array([3, 400])  # one that is there and a new one
-    session = open_session(tmp_path, update_source=source)
-    try:
+    new = vectors_of(keys, 4, version=1)
+    with builders.open_session(tmp_path, update_source=builders.UPDATES) as session:
         session.store.lookup(keys[:1], [1, 0])
-        bad = tmp_path / "updates/.0"
-        files.write(bad / "sparse_embedding0", [(keys, vectors_of(keys, 4, version=2))])
-        with (bad / "sparse_embedding0/emb_vector").open("ab") as file:
-            file.write(b"123")
-        bad.rename(tmp_path / "updates/0")
-        good = tmp_path / "updates/.1"
-        files.write(good / "sparse_embedding0", [(keys, vectors_of(keys, 4, version=1))])
-        good.rename(tmp_path / "updates/1")
-        new = vectors_of(keys, 4, version=1).ravel()
-        wait_for(lambda: (session.store.lookup(keys, [2, 0]) == new).all())
-    finally:
-        session.close()
+        builders.update(tmp_path, "0", keys, vectors_of(keys, 4, version=2), b"123")
+        builders.update(tmp_path, "1", keys, new)
+        wait_for(lambda: (session.store.lookup(keys, [2, 0]) == new.ravel()).all())
     assert "0 was skipped: " in caplog.text
     assert "not a multiple of 16" in caplog.text
     assert "hps: 1: 2 rows updated" in capsys.readouterr().out.splitlines()

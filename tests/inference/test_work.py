@@ -62,26 +62,15 @@ def test_a_layer_of_bert_needs_its_closed_form(tmp_path):
 
 
 def test_an_embedding_is_read_by_rows_and_a_product_whole(tmp_path):
-    class Read(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = torch.nn.Embedding(1000, 16)
-
-        def forward(self, ids):
-            return self.table(ids).flatten(1)
-
+    reading = (torch.nn.Embedding(1000, 16), torch.nn.Flatten())
     layers = (torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-    network = torch.nn.Sequential(Read(), *layers)
+    network = torch.nn.Sequential(*reading, *layers)
     inputs = {"ids": np.ones((2, 2), np.int64)}
 
     found = work.count(exported(network, inputs, tmp_path / "model.onnx"), inputs)
 
-    assert found == GraphCost(
-        flop=2 * (32 * 64 + 64),
-        weights=32 * 64 + 64 + 64 + 1,
-        embedding_reads=32,
-        io_bytes=2 * 8 + 4,
-    )
+    flop, weights = 2 * (32 * 64 + 64), 32 * 64 + 64 + 64 + 1
+    assert found == GraphCost(flop, weights, embedding_reads=32, io_bytes=2 * 8 + 4)
     assert found.bytes("fp32", batch=8) == 4 * (2177 / 8 + 32) + 20
     assert found.bytes("int8", batch=8) == 2177 / 8 + 32 + 20
 
@@ -102,19 +91,14 @@ def test_an_lstm_needs_its_four_gates_at_each_step(tmp_path):
         assert found.flop == 10 * 2 * 4 * 16 * (8 + 16)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (lambda: torch.nn.Conv1d(4, 8, 3), (2, 4, 20)),
-        (lambda: torch.nn.Conv2d(8, 8, 3, groups=4), (2, 8, 10, 10)),
-    ],
-)
-def test_convolutions_of_other_shapes_need_what_pytorch_counts(layer, shape, tmp_path):
-    network, inputs = layer(), {"x": np.zeros(shape, np.float32)}
-
-    found = work.count(exported(network, inputs, tmp_path / "model.onnx"), inputs)
-
-    assert found.flop == flop_by_torch(network, inputs)
+def test_convolutions_of_other_shapes_need_what_pytorch_counts(tmp_path):
+    for network, shape in (
+        (torch.nn.Conv1d(4, 8, 3), (2, 4, 20)),
+        (torch.nn.Conv2d(8, 8, 3, groups=4), (2, 8, 10, 10)),
+    ):
+        inputs = {"x": np.zeros(shape, np.float32)}
+        found = work.count(exported(network, inputs, tmp_path / "model.onnx"), inputs)
+        assert found.flop == flop_by_torch(network, inputs)
 
 
 def test_a_loop_is_refused_with_its_kind(tmp_path):

@@ -10,6 +10,14 @@ from tests.machine.nvml import Card
 
 
 @pytest.fixture
+def asked_again():
+    """What is known of a server is found anew, in this test and after it."""
+    preflight.server_obstacle.cache_clear()
+    yield
+    preflight.server_obstacle.cache_clear()
+
+
+@pytest.fixture
 def card(monkeypatch, tmp_path):
     """A GPU with its driver, as far as the package can see."""
     made = Card()

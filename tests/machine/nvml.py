@@ -1,9 +1,8 @@
-"""A stand-in for `pynvml`: its names, units and errors are those of nvidia-ml-py 13.
-
-It is needed because the tests run without a GPU. `test_gpu.py` holds every name against the real
-module; what a real driver answers is not tested.
+"""A stand-in for `pynvml`, with the names, units and errors of nvidia-ml-py 13: `test_gpu.py` holds
+them against the real module. What a real driver answers is not tested.
 """
 
+import json
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -112,28 +111,15 @@ class Card:
         }
 
 
-RECORD = {  # what the package makes of the card's answers
-    "name": "NVIDIA A100-SXM4-80GB",
-    "driver": "535.183.01",
-    "cuda": "12.2",
-    "compute_capability": "8.0",
-    "memory_total_mb": 85000,
-    "memory_used_mb": 2000,
-    "sm_clock_mhz": 1155,
-    "sm_clock_max_mhz": 1410,
-    "memory_clock_mhz": 1593,
-    "memory_clock_max_mhz": 1593,
-    "power_limit_w": 400.0,
-    "power_limit_default_w": 400.0,
-    "power_w": 87.5,
-    "temperature_c": 41,
-    "mig": "off",
-    "ecc": "on",
-    "persistence": "on",
-    "throttle_reasons": [],
-    "other_processes": 0,
-    "other_memory_mb": 0,
-}
+# what the package makes of the card's answers
+RECORD = json.loads("""{
+    "name": "NVIDIA A100-SXM4-80GB", "driver": "535.183.01", "cuda": "12.2",
+    "compute_capability": "8.0", "memory_total_mb": 85000, "memory_used_mb": 2000,
+    "sm_clock_mhz": 1155, "sm_clock_max_mhz": 1410, "memory_clock_mhz": 1593,
+    "memory_clock_max_mhz": 1593, "power_limit_w": 400.0, "power_limit_default_w": 400.0,
+    "power_w": 87.5, "temperature_c": 41, "mig": "off", "ecc": "on", "persistence": "on",
+    "throttle_reasons": [], "other_processes": 0, "other_memory_mb": 0
+}""")
 QUERIES = {  # pynvml's function -> the entries of the record that need it
     "nvmlDeviceGetName": ["name"],
     "nvmlSystemGetDriverVersion": ["driver"],

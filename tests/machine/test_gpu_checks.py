@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from helpers import formats
-from helpers.__main__ import main
 from helpers.machine import checks, gpu
 from helpers.machine.preflight import gpu_obstacle, why_unavailable
 from helpers.store.paths import ROOT
@@ -45,12 +44,7 @@ FAULTS = {  # state, check, word, words of the fix
     "a full memory": ({"used": 82 * 10**9}, "GPU memory", "FIX", "nvidia-smi"),
     "other processes": ({"processes": [(1, 1), (2, 1)]}, "GPU processes", "WARN", "noisy"),
     "heat": ({"reasons": THERMAL | CAP}, "GPU clocks", "WARN", "cooling"),
-    "a low power limit": (
-        {"power_limit": 300_000},
-        "GPU power limit",
-        "WARN",
-        "as root: nvidia-smi --power-limit=400.0",
-    ),
+    "a low power limit": ({"power_limit": 300_000}, "GPU power limit", "WARN", "limit=400.0"),
     "MIG": ({"mig": 1}, "MIG", "WARN", "as root: nvidia-smi --multi-instance-gpu=0"),
     "no ECC": ({"ecc": 0}, "ECC", "WARN", "as root and restart: nvidia-smi --ecc-config=1"),
 }
@@ -71,9 +65,7 @@ def test_each_fault_is_named_alone_and_with_its_fix(card, state, name, word, fix
 def test_a_query_without_an_answer_needs_no_fix(card, query):
     card.refuses = {query: "NotSupported"}
 
-    found = checked()
-
-    wrong = {name for name, each in found.items() if each.word != "ok"}
+    wrong = {name for name, each in checked().items() if each.word != "ok"}
     assert wrong == ({"GPU"} if query == "nvmlDeviceGetName" else set())
 
 
@@ -91,21 +83,6 @@ def test_a_driver_that_is_missing_or_does_not_answer_is_named(card, monkeypatch)
     monkeypatch.setattr(gpu, "has_driver", lambda: False)
     (check,) = checked().values()
     assert (check.word, check.found) == ("FIX", "not found")
-
-
-def test_a_warning_is_printed_as_one_and_the_rest_is_ok(card, capsys, tmp_path):
-    card.ecc, params = 0, tmp_path / "mine.yaml"
-    params.write_text(
-        f"gpu: {TARGET}\ndevice: gpu\nmodels: {{resnet50: {{experiments: {{a: "
-        "{export_format: onnx, export_precision: fp32, format: onnx, precision: fp32, "
-        "max_batch_size: 1}}}}\n"
-    )
-
-    main(["doctor", str(params)])
-
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:9] for line in lines if line.startswith("WARN")] == ["WARN ECC:"]
-    assert "ok   MIG: off" in lines
 
 
 @pytest.fixture
@@ -129,18 +106,12 @@ def packages(name, **server):
     return next((each for each in checks.run_checks([chosen]) if each.name == "GPU packages"), None)
 
 
+ON_CPU = "ts-trace on a gpu needs torch with CUDA, but 2.13.0+cpu is installed"
+BOTH = "onnx on a gpu needs onnxruntime-gpu without onnxruntime, which has the same files"
 PACKAGES = {
-    "the build of PyTorch for processors": (
-        "ts-trace",
-        {"torch": "2.13.0+cpu"},
-        "ts-trace on a gpu needs torch with CUDA, but 2.13.0+cpu is installed",
-    ),
+    "the build of PyTorch for processors": ("ts-trace", {"torch": "2.13.0+cpu"}, ON_CPU),
     "the build with CUDA": ("ts-trace", {"torch": "2.13.0"}, ""),
-    "both builds of ONNX Runtime": (
-        "onnx",
-        {"onnxruntime": "1.31.1", "onnxruntime_gpu": "1.31.1"},
-        "onnx on a gpu needs onnxruntime-gpu without onnxruntime, which has the same files",
-    ),
+    "both builds of ONNX Runtime": ("onnx", {"onnxruntime": "1", "onnxruntime_gpu": "1"}, BOTH),
 }
 
 
@@ -171,7 +142,6 @@ NAMES = {
     "A30": "NVIDIA A30",
     "NVIDIA A40": "NVIDIA A40",
     "Tesla T4": "NVIDIA T4",
-    "NVIDIA T4": "NVIDIA T4",
     "Tesla V100-SXM2-32GB": "NVIDIA DGX-1 (1x V100 32GB)",
     "Tesla V100-PCIE-32GB": "NVIDIA V100-PCIE-32GB",
     "NVIDIA A100-SXM4-80GB": TARGET,
@@ -183,54 +153,31 @@ NAMES = {
 
 def test_a_device_has_the_name_that_was_published():
     assert {name: checks.target_name(name) for name in NAMES} == NAMES
+    published = [path.read_text() for path in (ROOT / "params/published").glob("*.csv")]
+    gpus = {row["gpu"] for text in published for row in csv.DictReader(text.splitlines())}
+    assert len(gpus) == 5
+    assert gpus <= set(NAMES.values())
 
 
-def test_every_published_gpu_is_recognised():
-    found = set()
-    for path in (ROOT / "params/published").glob("*.csv"):
-        with path.open() as file:
-            found |= {row["gpu"] for row in csv.DictReader(file)}
-
-    assert len(found) == 5
-    assert found <= set(NAMES.values())
+def test_a_file_that_was_written_for_this_gpu_matches_it():
+    assert checks.matches_target("NVIDIA H200", "NVIDIA H200")
+    assert checks.matches_target("NVIDIA H200", "NVIDIA H200 (mine)")
+    assert checks.matches_target("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
+    assert not checks.matches_target("NVIDIA L4", "NVIDIA L40")
+    assert not checks.matches_target("NVIDIA A100-SXM4-40GB", TARGET)
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "matches"),
-    [
-        ("NVIDIA H200", "NVIDIA H200", True),
-        ("NVIDIA H200", "NVIDIA H200 (mine)", True),
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
-        ("NVIDIA L4", "NVIDIA L40", False),
-        ("NVIDIA A100-SXM4-40GB", TARGET, False),
-    ],
-)
-def test_a_file_that_was_written_for_this_gpu_matches_it(name, target, matches):
-    assert checks.matches_target(name, target) is matches
-
-
+NO_LIBRARY = {"refuses": {"nvmlInit": "LibraryNotFound"}}
 DOCKER = {"server": {"kind": "docker", "release": "24.10"}}
 OBSTACLES = {
     "a new driver": ({}, {}, ""),
     "the oldest for the embedded server": ({}, {"driver": "525.60.13"}, ""),
-    "one older": (
-        {},
-        {"driver": "525.60.12"},
-        "Driver 525.60.12 is too old. The embedded Triton 24.10",
-    ),
+    "one older": ({}, {"driver": "525.60.12"}, "525.60.12 is too old. The embedded Triton 24.10"),
     "old, and in the image's list": (DOCKER, {"driver": "470.57.02"}, ""),
     "older than that list": (DOCKER, {"driver": "450.248.02"}, "Triton 24.10 needs 560 or newer"),
     "a server elsewhere": ({"server": {"kind": "remote"}}, {"driver": "410.129"}, ""),
-    "no library": (
-        {},
-        {"refuses": {"nvmlInit": "LibraryNotFound"}},
-        f"it needs {TARGET}, but NVIDIA's driver does not respond: the driver's library",
-    ),
-    "no library here, but perhaps where Docker runs": (
-        DOCKER,
-        {"refuses": {"nvmlInit": "LibraryNotFound"}},
-        "",
-    ),
+    "no library": ({}, NO_LIBRARY, f"it needs {TARGET}, but NVIDIA's driver does not respond: the"),
+    "no library here, but perhaps where Docker runs": (DOCKER, NO_LIBRARY, ""),
     "an unknown version": ({}, {"refuses": {"nvmlSystemGetDriverVersion": "Unknown"}}, ""),
 }
 
@@ -241,9 +188,9 @@ def test_a_driver_that_cannot_run_an_experiment_is_its_obstacle(card, changes, s
 
     found = gpu_obstacle(config(**changes))
 
-    assert (reason in found) if reason else found == ""
-    if reason:
-        assert why_unavailable(config(**changes)) == found
+    assert reason in found
+    assert bool(found) == bool(reason)
+    assert not reason or why_unavailable(config(**changes)) == found
 
 
 def test_a_driver_that_the_release_notes_do_not_mention_is_a_warning(card):

@@ -53,7 +53,7 @@ def test_a_wrong_output_breaks_every_bound(found, tolerances):
 
 
 @pytest.mark.parametrize("name", ["one NaN", "one infinity", "a sample short"])
-def test_what_cannot_be_compared_has_no_difference_and_breaks_its_bound(name):
+def test_what_cannot_be_compared_has_no_difference_and_breaks_any_bound(name):
     far = difference("OUT", WRONG[name], RIGHT, (1e9, 1e9))
 
     assert (far.max_difference, far.mean_difference, far.ok) == (None, None, False)
@@ -115,7 +115,6 @@ def test_of_whole_numbers_at_most_two_percent_may_differ(dtype):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("all zero", r"differs from the reference by up to \d.* standard deviations \(tolerance "),
         ("all zero", r"\(tolerance 5.6e-05\) and .* on average \(tolerance 1.4e-05\); sample "),
         ("two samples swapped", "differs from the reference by up to 4.2 standard deviations "),
         ("one NaN", "is not finite; sample 3 of 64 is nan instead of "),
@@ -207,9 +206,8 @@ def test_the_exported_file_is_compared_again_only_on_another_device(
 
     note = "" if is_compared else "same file as the export, not compared again"
     (row,) = found.rows()
-    assert (found.headline == note, found.failure) == (not is_compared, "")
+    assert (found.headline == note, found.samples) == (not is_compared, SAMPLES * is_compared)
     assert (row["check"], row["result"], row["reason"]) == ("converted", "passed", note)
-    assert found.samples == SAMPLES * is_compared
 
 
 def test_the_metric_keeps_99_percent_in_both_directions(config, monkeypatch):
@@ -229,5 +227,4 @@ def test_the_metric_keeps_99_percent_in_both_directions(config, monkeypatch):
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 def test_a_metric_that_is_not_a_number_fails(better):
-    nan = float("nan")
-    assert Score(metric="top1", framework=0.9, served=nan, bound=0.89, better=better).failure
+    assert Score(metric="top1", framework=0.9, served=np.nan, bound=0.89, better=better).failure

@@ -1,15 +1,13 @@
-"""A row says what the GPU did meanwhile, and what disturbed it.
-
-No GPU is needed: NVML is a stand-in, and Triton's metrics come from a small HTTP server.
-"""
+"""A row says what the GPU, of which NVML and Triton's metrics are stand-ins, did meanwhile."""
 
 import os
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,18 +52,12 @@ def test_a_metric_without_a_value_is_none(value):
     assert read_metrics(metrics(value), UUID) == LOAD
 
 
-@dataclass
-class Endpoint:
-    """A stand-in for Triton's metrics: what it answers, and how often it was asked."""
-
-    url: str = ""
-    answers: list = field(default_factory=list)  # in turn; the last one stays
-    asked: int = 0
-
-
 @pytest.fixture
 def endpoint():
-    state = Endpoint(answers=[metrics(0.25)])
+    """A stand-in for Triton's metrics: its answers in turn, of which the last one stays, and how
+    often it was asked.
+    """
+    state = SimpleNamespace(answers=[metrics(0.25)], asked=0)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -128,16 +120,9 @@ def test_a_point_is_sampled_while_it_runs_and_no_longer(card, endpoint, server, 
     assert len(point.samples) == taken
     row = point.figures([under_way()])
     mean = np.mean([0.2, 0.4, *[0.9] * (taken - 2)])
-    assert row == pytest.approx(
-        {
-            "gpu_utilisation": mean,
-            "gpu_utilisation_max": 0.9,
-            "gpu_memory_mb": 3500.0,
-            "gpu_memory_max_mb": 3500.0,
-            "gpu_power_w": 250.5,
-            "gpu_power_max_w": 250.5,
-        }
-    )
+    share = {"gpu_utilisation": mean, "gpu_utilisation_max": 0.9}
+    most = {"gpu_memory_max_mb": 3500.0, "gpu_power_max_w": 250.5}
+    assert row == pytest.approx(share | LOAD | most)
     assert set(row) <= set(Row.model_fields)
     assert point.disturbance() == ""
     assert observer.record.load_from == ("Triton's metrics",)
@@ -146,23 +131,17 @@ def test_a_point_is_sampled_while_it_runs_and_no_longer(card, endpoint, server, 
 def test_only_what_was_seen_while_requests_were_under_way_counts():
     second = 10**9
     seen = {0: 0.0, 2: 0.1, 3: 0.5, 4: 0.7, 9: 0.0, 21: 0.0}  # share by second
-    point = GpuObservation(
-        [
-            (at * second, {"gpu_utilisation": share, "gpu_memory_mb": 1000.0 + at})
-            for at, share in seen.items()
-        ]
-    )
+    samples = [
+        (at * second, {"gpu_utilisation": share, "gpu_memory_mb": 1000.0 + at})
+        for at, share in seen.items()
+    ]
     runs = [np.array([[1, 2], [2, 4]]) * second, np.array([[20, 21]]) * second]
 
+    found = GpuObservation(samples).figures(runs)
+
     # a second after the start the driver still tells of the pause before it
-    assert point.figures(runs) == pytest.approx(
-        {
-            "gpu_utilisation": 0.6,
-            "gpu_utilisation_max": 0.7,
-            "gpu_memory_mb": 1007.5,
-            "gpu_memory_max_mb": 1021.0,
-        }
-    )
+    right = {"gpu_utilisation": 0.6, "gpu_utilisation_max": 0.7}
+    assert found == pytest.approx(right | {"gpu_memory_mb": 1007.5, "gpu_memory_max_mb": 1021.0})
 
 
 @pytest.mark.parametrize("answer", ["", "nv_cpu_utilization 0.5\n", "not a metric\n", "cut off"])
@@ -184,9 +163,6 @@ def test_a_server_that_is_gone_and_a_driver_that_refuses_leave_the_columns_empty
     assert record == GpuState(start=reason, end=reason, changes=(), load_from=())
 
 
-# What disturbed a row
-
-
 def row_of(point):
     ends = np.arange(1, 101) * 10**7
     run = Window(np.stack([ends - 10**7, ends], axis=1), 1, 1)
@@ -206,8 +182,8 @@ def test_a_row_on_a_card_that_was_held_back_is_noisy(card, server, bit):
     point, record = looked(server, *held)
 
     row, words = row_of(point), list(BITS.values())[bit.bit_length() - 1]
-    assert row.quality == "noisy"
-    assert row.reason == f"The GPU was slowed by {words}. Check its cooling and power supply."
+    reason = f"The GPU was slowed by {words}. Check its cooling and power supply."
+    assert (row.quality, row.reason) == ("noisy", reason)
     limits = ", ".join(sorted(["power cap", words]))
     assert record.changes == (f"clocks were limited by {limits}",)
 
@@ -217,9 +193,9 @@ def test_a_row_on_a_shared_card_is_noisy(card, server):
     assert row_of(looked(server)[0]).quality == "stable"
     point, record = looked(server, lambda: card.processes.append((1, 5 * 10**9)))
 
+    reason = "1 other process used the GPU with 5,000 MB. Stop it and run again."
     row = row_of(point)
-    assert row.quality == "noisy"
-    assert row.reason == "1 other process used the GPU with 5,000 MB. Stop it and run again."
+    assert (row.quality, row.reason) == ("noisy", reason)
     assert (record.start["other_processes"], record.end["other_processes"]) == (0, 1)
     assert record.changes == ("other processes on the GPU: 0 before, 1 after",)
 
@@ -227,18 +203,12 @@ def test_a_row_on_a_shared_card_is_noisy(card, server):
 def test_changes_are_those_that_matter():
     after = RECORD | {"power_w": 300.0, "temperature_c": 77, "memory_used_mb": 9, "sm_clock_mhz": 9}
     assert changes(RECORD, after, {"idle"}) == []
-    assert changes(RECORD, RECORD | {"ecc": "off", "power_limit_w": 300.0}, {"power cap"}) == [
-        "power_limit_w changed from 400.0 to 300.0",
-        "ecc changed from on to off",
-        "clocks were limited by power cap",
-    ]
+    found = changes(RECORD, RECORD | {"ecc": "off", "power_limit_w": 300.0}, {"power cap"})
+    power = "power_limit_w changed from 400.0 to 300.0"
+    assert found == [power, "ecc changed from on to off", "clocks were limited by power cap"]
     assert changes({"reason": "none"}, {"reason": "none"}, ()) == []
-    assert changes(RECORD, {"reason": "lost"}, ())[0] == (
-        "name changed from NVIDIA A100-SXM4-80GB to None"
-    )
-
-
-# A whole measurement, with stand-ins for the load and the model
+    first, *_ = changes(RECORD, {"reason": "lost"}, ())
+    assert first == "name changed from NVIDIA A100-SXM4-80GB to None"
 
 
 def config(stage, device="gpu", precision="fp16", **changes):
@@ -281,11 +251,10 @@ def test_rows_of_a_measurement_have_their_load_and_the_stage_its_record(
     found = measure(config(f"perf_{scenario}", **how), server)
 
     (row,) = found.rows
-    assert (row.quality, row.gpu_utilisation, row.gpu_power_max_w) == ("stable", 0.25, 250.5)
-    assert row.gpu_memory_mb == 3500.0
-    assert found.gpu == GpuState(
-        start=RECORD, end=RECORD, changes=(), load_from=("Triton's metrics",)
-    )
+    figures = (row.gpu_utilisation, row.gpu_power_max_w, row.gpu_memory_mb)
+    assert (row.quality, figures) == ("stable", (0.25, 250.5, 3500.0))
+    load_from = ("Triton's metrics",)
+    assert found.gpu == GpuState(start=RECORD, end=RECORD, changes=(), load_from=load_from)
     assert card.open == 0
 
 
@@ -293,22 +262,21 @@ def test_the_machine_s_speed_is_not_measured_while_the_server_starts(
     server, load, monkeypatch, capsys
 ):
     order = []
-    monkeypatch.setattr(background, "machine_speed", lambda: order.append("machine_speed") or 50.0)
-    chosen = config("perf_offline", "cpu", "fp32", batch_sizes=[1])
+    monkeypatch.setattr(background, "machine_speed", lambda: order.append("speed") or 50.0)
     monkeypatch.setattr(sweep, "seconds", lambda _: 0.005)
+    chosen = config("perf_offline", "cpu", "fp32", batch_sizes=[1])
 
     offline.measure_offline(chosen, replace(server, ready=lambda: order.append("ready")))
 
-    assert order[0] == "ready"
-    assert "machine_speed" in order
+    assert list(dict.fromkeys(order)) == ["ready", "speed"]
 
 
 def test_on_a_cpu_nothing_is_looked_at_and_a_row_has_empty_columns(
     endpoint, server, load, card, capsys
 ):
-    found = online.measure_online(
-        config("perf_online", "cpu", "fp32", concurrency=[1], rates=[]), server
-    )
+    chosen = config("perf_online", "cpu", "fp32", concurrency=[1], rates=[])
+
+    found = online.measure_online(chosen, server)
 
     (row,) = found.rows
     assert not any(value for name, value in row.model_dump().items() if name.startswith("gpu_"))

@@ -12,9 +12,8 @@ from helpers.results import Peaks, Row
 
 # 1,000 operations on 100 weights; 40 bytes come and go with each sample
 WORK = GraphCost(flop=1000, weights=100, embedding_reads=0, io_bytes=40)
-MACHINE = Peaks(
-    threads=2, gflops={"fp32": 100, "bf16": 1600}, memory_gb_s=10, library="x", seconds=1
-)
+SPEEDS = {"fp32": 100, "bf16": 1600}
+MACHINE = Peaks(threads=2, gflops=SPEEDS, memory_gb_s=10, library="x", seconds=1)
 
 
 def row(throughput, batch_size, quality="stable", **columns):
@@ -41,8 +40,7 @@ def test_the_nearer_limit_is_the_one_that_takes_longer(precision, batch_size, li
 def test_weights_are_read_once_for_all_that_is_executed_together():
     joined = limited(row(1e6, batch_size=1, average_batch_size=10), WORK, MACHINE, "fp32")
 
-    assert joined.roofline_bound == "compute"
-    assert joined.intensity == 1000 / 80
+    assert (joined.roofline_bound, joined.intensity) == ("compute", 1000 / 80)
 
 
 def test_without_a_throughput_or_a_peak_of_its_precision_a_row_has_no_limit():

@@ -52,22 +52,14 @@ class Doubling:
         return [int(sample[0]) for batch in self.asked for sample in batch["x"][::2]]
 
 
-@pytest.mark.parametrize(
-    ("test", "requests"),
-    [
-        ({"scenario": "SingleStream"}, 100),
-        ({"scenario": "Server", "rate": 2000}, 100),
-        ({"scenario": "Offline", "joined": 8}, 13),
-    ],
-    ids=["SingleStream", "Server", "Offline"],
-)
-def test_each_sample_is_asked_once_and_a_tenth_of_the_answers_is_kept(test, requests):
+@pytest.mark.parametrize("scenario", ["SingleStream", "Server", "Offline"])
+def test_each_sample_is_asked_once_and_a_tenth_of_the_answers_is_kept(scenario):
     server = Doubling()
 
-    trial = server.load(count=100, **test)
+    trial = server.load(scenario, 100, rate=2000, joined=8)
 
     assert len(trial.latencies_ms) == len(server.indexes()) == 100
-    assert len(server.asked) == requests
+    assert len(server.asked) == (13 if scenario == "Offline" else 100)
     assert 3 <= len(trial.answers) <= 25
     assert all((values == RIGHT[index]).all() for index, values in trial.answers)
     assert wrong_response(trial, RIGHT, TOLERANCES) == ""
@@ -249,19 +241,15 @@ def test_without_loadgen_one_line_names_what_to_install(monkeypatch, capsys):
     )
 
 
-UNKNOWN = "params/smoke.yaml has no experiment 'mine'. Use one of onnx-fp32, openvino-bf16."
-NOT_DEPLOYED = (
-    "resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
-    "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy"
-)
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "error"), [(["--experiment", "mine"], 2, UNKNOWN), ([], 1, NOT_DEPLOYED)]
-)
-def test_what_cannot_be_checked_is_one_line(more, code, error, capsys):
-    assert crosscheck(*more) == code
+def test_what_cannot_be_checked_is_one_line(capsys):
+    assert crosscheck("--experiment", "mine") == 2
+    error = "params/smoke.yaml has no experiment 'mine'. Use one of onnx-fp32, openvino-bf16."
     assert capsys.readouterr().err == f"error: {error}\n"
+    assert crosscheck() == 1
+    assert capsys.readouterr().err == (
+        "error: resnet50 onnx-fp32 has no deploy result yet. Run: triton-notebooks run "
+        "params/smoke.yaml --model resnet50 --experiment onnx-fp32 --stage deploy\n"
+    )
 
 
 COMMAND = ("crosscheck", "params/dummy.yaml", "--model", "dummy", "--experiment", "onnx-fp32")
@@ -289,13 +277,11 @@ def test_both_meters_measure_one_server_and_the_report_shows_it(project):
     assert answer.code == int("quality differ" in answer.output), answer.output
     facts = json.loads((project.target / "dummy/onnx-fp32/crosscheck.json").read_text())
     assert facts["answers_compared"] > 50
-    report = project.run("run", "params/dummy.yaml", "--stage", "report")
-    assert report.executed() == ["dummy report"]
+    assert project.run("run", "params/dummy.yaml", "--stage", "report").code == 0
     page = (project.target / "dummy/report.html").read_text()
-    assert "Two load generators" in page
-    assert "SingleStream" in page
     again = "run triton-notebooks crosscheck params/dummy.yaml --model dummy --experiment openvino"
-    assert again in page
+    for words in ("Two load generators", "SingleStream", again):
+        assert words in page
 
 
 @pytest.mark.slow
@@ -326,14 +312,13 @@ def test_an_answer_unlike_the_frameworks_fails_with_both_values(project):
 def test_an_end_in_the_middle_is_one_line_and_leaves_nothing(project, name):
     shorten(project, rounds=1000)
     process = project.start(*COMMAND)
-    log = project.target / "dummy/onnx-fp32/crosscheck_server.log"
 
     def perf_analyzers():
         return processes(str(project.root), "/perf_analyzer -m") or process.poll() is not None
 
     first = wait_for(perf_analyzers)
     wait_for(lambda: perf_analyzers() not in ([], first))  # LoadGen had a turn
-    assert log.exists()
+    assert (project.target / "dummy/onnx-fp32/crosscheck_server.log").exists()
     if name == signal.SIGINT:
         os.killpg(process.pid, signal.SIGINT)
     else:
@@ -343,10 +328,7 @@ def test_an_end_in_the_middle_is_one_line_and_leaves_nothing(project, name):
     output, _ = process.communicate(timeout=600)
 
     assert "Traceback" not in output
-    line = output.splitlines()[-1]
-    if name == signal.SIGINT:
-        assert (process.returncode, line.partition(".")[0]) == (130, "Interrupted")
-    else:
-        assert process.returncode == 1
-        assert re.match("error: .*Triton", line)
+    words = r"Interrupted\." if name == signal.SIGINT else "error: .*Triton"
+    assert re.match(words, output.splitlines()[-1])
+    assert process.returncode == (130 if name == signal.SIGINT else 1)
     assert not (project.target / "dummy/onnx-fp32/crosscheck.json").exists()

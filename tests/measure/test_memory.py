@@ -43,13 +43,12 @@ def process(request):
 
 
 def test_a_peak_is_seen_in_its_own_point_and_in_no_later_one(process):
-    found = []
-    for megabytes in (200, 0):
+    def peak(megabytes):
         peak_mb = memory.watch_peak([process.pid])
         ask(process, megabytes)
-        found.append(peak_mb())
+        return peak_mb()
 
-    during, after = found
+    during, after = peak(200), peak(0)
     assert during - after == pytest.approx(200, abs=5)
     assert 5 < after < 100
 
@@ -72,14 +71,12 @@ def test_nothing_is_measured_where_a_peak_cannot_be_set_back(process, monkeypatc
     assert memory.watch_peak([process.pid])() is None
 
 
-def test_what_is_bounded_on_a_cpu_is_the_peak(process):
+def test_what_is_bounded_is_the_peak_on_a_cpu_and_the_server_s_device_memory_on_a_gpu(
+    process, card
+):
     peak_mb = memory.watch_bounded("cpu", [process.pid])
     ask(process, 200)
-
     assert 200 < peak_mb() < 300
-
-
-def test_what_is_bounded_on_a_gpu_is_the_device_memory_of_the_server(process, card):
     used_mb = memory.watch_bounded("gpu", [process.pid])
     assert used_mb() is None  # a driver does not list the processes of most containers
     card.processes = [(1, 7 * 10**9), (process.pid, 912 * 10**6)]

@@ -56,8 +56,8 @@ def test_onnx_runtime_tells_each_operators_time_and_precision(graph):
     found = profiled("onnx", graph)
 
     products = [each for each in found if "Gemm" in each["kind"]]
-    assert [(each["kernel"], each["precision"]) for each in products] == [("CPU", "fp32")] * 3
-    assert all(each["ms"] > 0 for each in products)
+    told = [(each["kernel"], each["precision"], each["ms"] > 0) for each in products]
+    assert told == [("CPU", "fp32", True)] * 3
 
 
 def test_what_computes_in_int8_is_told_from_what_was_asked_for(graph):
@@ -65,9 +65,9 @@ def test_what_computes_in_int8_is_told_from_what_was_asked_for(graph):
 
     products = [each for each in found if "Gemm" in each.kind or "MatMul" in each.kind]
     assert {each.precision for each in products} == {"int8"}
-    lines = explain(found, "int8", instructions("int8"))
-    assert not any("requested precision" in line for line in lines)
-    assert any("requested precision" in line for line in explain(found, "fp32", ()))
+    for asked in ("int8", "fp32"):
+        lines = "".join(explain(found, asked, instructions(asked)))
+        assert ("requested precision" in lines) == (asked == "fp32")
 
 
 def test_the_conversions_of_a_quantised_graph_are_among_its_operators(tmp_path):
@@ -92,8 +92,8 @@ def test_openvino_tells_the_precision_of_the_execution_graph(graph, precision):
     computed = precision if instructions(precision) else "fp32"  # bf16 without hardware falls back
     assert [each["precision"] for each in products] == [computed] * 3
     assert all(each["kernel"] and each["ms"] >= 0 for each in products)
-    lines = explain(grouped(found), precision, instructions(precision))
-    assert any("requested precision" in line for line in lines) == (computed != precision)
+    lines = "".join(explain(grouped(found), precision, instructions(precision)))
+    assert ("requested precision" in lines) == (computed != precision)
 
 
 def times(*calls):
@@ -110,20 +110,16 @@ def test_calls_of_one_kernel_are_put_together_and_the_longest_comes_first():
 
 
 def test_products_and_what_takes_the_rest_are_named_with_their_speed():
-    start = "Matrix multiplications and convolutions take"
-    found = times(("Conv", "fp32", 8), ("MaxPool", "fp32", 2))
+    def said(rest_ms, **speeds):
+        found = times(("Conv", "fp32", 8), ("MaxPool", "fp32", rest_ms))
+        (line,) = explain(found, "fp32", ("avx2",), **speeds)
+        return line.removeprefix("Matrix multiplications and convolutions take ")
 
-    assert explain(found, "fp32", ("avx2",), operations=4e9) == (
-        f"{start} 80% of the time, at 500 GFLOP/s. The rest: MaxPool 20%.",
-    )
-    assert explain(found, "fp32", ("avx2",), operations=4e9, peak=1000) == (
-        f"{start} 80% of the time, at 500 GFLOP/s (50% of the measured fp32 GEMM rate). The rest: "
-        "MaxPool 20%.",
-    )
-    alone = times(("Conv", "fp32", 8), ("MaxPool", "fp32", 0.01))
-    assert explain(alone, "fp32", ("avx2",)) == (
-        f"{start} 100% of the time. No other operator takes 1% or more.",
-    )
+    start, rest = "80% of the time, at 500 GFLOP/s", ". The rest: MaxPool 20%."
+    assert said(2, operations=4e9) == f"{start}{rest}"
+    share = " (50% of the measured fp32 GEMM rate)"
+    assert said(2, operations=4e9, peak=1000) == f"{start}{share}{rest}"
+    assert said(0.01) == "100% of the time. No other operator takes 1% or more."
 
 
 def test_a_bf16_that_falls_back_is_said_with_the_processors_part_in_it():
@@ -139,13 +135,9 @@ def test_a_bf16_that_falls_back_is_said_with_the_processors_part_in_it():
 
 def test_an_int8_graph_full_of_dequantisations_is_noticed():
     """By given times: how long a conversion takes beside a product depends on the processor."""
-    found = times(
-        ("QLinearConv", "int8", 5),
-        ("DequantizeLinear", "int8", 3),
-        ("QuantizeLinear", "fp32", 1),
-        ("Reorder", "fp32", 1),
-        ("DynamicQuantizeMatMul", "int8", 10),
-    )
+    products = ("QLinearConv", "int8", 5), ("DynamicQuantizeMatMul", "int8", 10)
+    others = ("DequantizeLinear", "int8", 3), ("QuantizeLinear", "fp32", 1), ("Reorder", "fp32", 1)
+    found = times(*products, *others)
 
     shares = "DequantizeLinear 15%, QuantizeLinear 5%, Reorder 5%."
     assert explain(found, "int8", ("avx512_vnni",)) == (
@@ -163,8 +155,8 @@ def test_a_table_has_the_longest_and_all_others_together():
 
     rows = profile.rows(most=2)
 
-    assert [row["operator"] for row in rows] == ["Op0", "Op1", "others"]
-    assert [row["share"] for row in rows] == [10 / 34, 9 / 34, 15 / 34]
+    shares = {"Op0": 10 / 34, "Op1": 9 / 34, "others": 15 / 34}
+    assert {row["operator"]: row["share"] for row in rows} == shares
     assert rows[2]["calls"] == 2
     assert profile.caption == "Profile of one run: 8 samples, 2 threads"
     assert Profile(reason="not profiled: x").caption == "not profiled: x"

@@ -1,6 +1,4 @@
-"""Throughput, percentiles and qualities hold against closed forms, intervals hold the truth as
-often as they say, and NaN is never stable.
-"""
+"""Figures are those of closed forms, and intervals hold the truth as often as they say."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +9,7 @@ import pytest
 
 from helpers.measure import rows, statistics
 from helpers.measure.rows import Window, compare, measure_row, overhead_columns
-from helpers.measure.statistics import Interval, check_budget, log_interval, percentile_interval
+from helpers.measure.statistics import check_budget, log_interval, percentile_interval
 from helpers.results import Row
 
 SECOND = 1_000_000_000  # ns
@@ -133,8 +131,7 @@ def test_95_percent_intervals_hold_the_truth(kind, correlation, share, count):
 def bursts(mean, shape):
     """Rows of latencies (ms) around 20, of which 1% are around 200, in bursts of a mean length."""
     random = np.random.default_rng(6)
-    late = random.uniform(size=shape[0]) < 0.01
-    found = np.empty(shape)
+    late, found = random.uniform(size=shape[0]) < 0.01, np.empty(shape)
     for column in found.T:
         drawn = random.uniform(size=shape[0])
         late = np.where(late, drawn > 1 / mean, drawn < 0.01 / 0.99 / mean)
@@ -150,8 +147,7 @@ def test_a_budget_that_exactly_1_percent_exceed_is_seldom_settled(correlation, c
 
     words = [check_budget(each, TRUTH["log-normal"][1](2.3263))[0] for each in samples]
 
-    assert words.count("met") <= 0.05 * TRIALS
-    assert words.count("not met") <= 0.05 * TRIALS
+    assert max(words.count("met"), words.count("not met")) <= 0.05 * TRIALS
 
 
 @pytest.mark.slow
@@ -203,11 +199,6 @@ def test_students_t_on_logarithms_is_that_of_a_table():
     assert found.margin_of_error == pytest.approx(np.exp(reach) - 1)
 
 
-def test_a_margin_of_error_is_that_of_its_definition_on_an_interval_that_is_far_from_even():
-    """14.02 to 30.54 around 20.7: half of the width over the middle would be 39.9%."""
-    assert Interval(14.02, 30.54).margin_of_error == pytest.approx((30.54 / 14.02) ** 0.5 - 1)
-
-
 def test_clopper_and_pearsons_bounds_are_those_of_their_table():
     assert statistics.share_interval(0, 10) == pytest.approx((0, 0.3085), abs=1e-4)
     assert statistics.share_interval(5, 10) == pytest.approx((0.1871, 0.8129), abs=1e-4)
@@ -236,14 +227,9 @@ def test_the_residual_overhead_is_a_difference_of_means_with_welchs_interval():
     found = overhead_columns([1.1, 1.2, 1.3], [0.4, 0.5, 0.6])
 
     reach = 2.776445 * (2 * 0.1**2 / 3) ** 0.5  # t of four degrees of freedom
-    assert found == pytest.approx(
-        {
-            "noop_latency_ms": 0.5,
-            "residual_overhead_ms": 0.7,
-            "residual_overhead_low_ms": 0.7 - reach,
-            "residual_overhead_high_ms": 0.7 + reach,
-        }
-    )
+    ends = {"": 0.7, "low_": 0.7 - reach, "high_": 0.7 + reach}
+    right = {f"residual_overhead_{end}ms": value for end, value in ends.items()}
+    assert found == pytest.approx({"noop_latency_ms": 0.5, **right})
 
 
 def test_without_an_in_process_runtime_there_is_no_residual_overhead():
@@ -266,8 +252,7 @@ def test_growth_is_the_slope_of_a_line_whatever_a_stall_adds(count):
 def test_answers_that_come_a_batch_at_a_time_do_not_bias_the_throughput(clients, batch, seed):
     """A block of one burst would have the throughput of a moment, many times the true one."""
     noise, waiting, count = np.random.default_rng(seed), [0.0] * clients, 80
-    found = []
-    now = 0.0
+    found, now = [], 0.0
     while len(found) < count + clients:  # each batch takes 0.2 s
         now += 0.2 * noise.normal(1, 0.05)
         ends = now + np.sort(noise.uniform(0, 0.002, batch))
@@ -280,14 +265,8 @@ def test_answers_that_come_a_batch_at_a_time_do_not_bias_the_throughput(clients,
     assert row.throughput == pytest.approx(batch / 0.2, rel=0.08)
 
 
-GOOD = Row(
-    batch_size=1,
-    concurrency=1,
-    quality="stable",
-    requests=50,
-    client_overhead=0.5,
-    background_cpu_cores=0.2,
-    margin_of_error=0.05,
+GOOD = Row(batch_size=1, concurrency=1, quality="stable", requests=50).model_copy(
+    update={"client_overhead": 0.5, "background_cpu_cores": 0.2, "margin_of_error": 0.05}
 )
 LOADED = "the load generator itself took 51% of the time: increase the batch size"
 OTHERS = "other processes used 0.21 CPU cores: stop them and re-run"
@@ -325,29 +304,17 @@ def test_a_figure_that_is_not_a_number_is_never_stable(name):
 
     assert word != "stable"
     assert "nan" in reason
-
-
-def test_an_unknown_load_is_not_hidden():
     row = measure_row(client(3, 0.1, 3), 10, 0.05, 2, others_cores=nan)
-
-    assert isnan(row.background_cpu_cores)
-    assert row.quality == "noisy"
+    assert (isnan(row.background_cpu_cores), row.quality) == (True, "noisy")
 
 
-@pytest.mark.parametrize(
-    ("counted", "fault"),
-    [
-        (30, ""),
-        (34, ""),  # four clients had a request under way
-        (35, "Triton counted 35 requests, perf_analyzer 30: stop other clients of the server"),
-        (26, ""),  # or an answer that was not counted yet
-        (25, "Triton counted 25 requests, perf_analyzer 30: stop other clients of the server"),
-        (None, ""),
-    ],
-)
-def test_tritons_count_of_requests_is_held_against_the_load_generators(counted, fault):
+# four clients had a request under way, or an answer that was not counted yet
+@pytest.mark.parametrize("counted", [25, 26, 30, 34, 35, None])
+def test_tritons_count_of_requests_is_held_against_the_load_generators(counted):
     runs = [replace(*client(3, 0.1, counted=counted), concurrency=4)]
 
+    said = f"Triton counted {counted} requests, perf_analyzer 30: stop other clients of the server"
+    fault = said if counted in (25, 35) else ""
     assert rows.count_mismatch(runs) == fault
     row = measure_row(runs, 20, 0.5, 2, cut=True)
     assert row.quality == ("noisy" if fault else "imprecise")  # of one block
@@ -378,18 +345,10 @@ def test_several_runs_are_their_geometric_mean_and_its_interval():
     row = measure_row(runs, 58, 0.05, 4)
 
     assert row.throughput == pytest.approx(20)
-    assert row.margin_of_error == pytest.approx(np.exp(4.302653 * np.log(1.25) / 3**0.5) - 1)
-    assert row.throughput_low == pytest.approx(20 / (1 + row.margin_of_error))
-    assert row.throughput_high == pytest.approx(20 * (1 + row.margin_of_error))
-    assert row.requests == 20 + 16 + 25 - 3
-    assert row.quality == "imprecise"
-
-
-def test_two_requests_are_a_row_that_says_so():
-    row = measure_row(client(0.2, 0.1), 50, 0.05, 2)
-
-    assert (row.requests, row.quality) == (1, "too few requests")
-    assert row.throughput == pytest.approx(10)
+    reach = np.exp(4.302653 * np.log(1.25) / 3**0.5)  # t of two degrees of freedom
+    assert row.margin_of_error == pytest.approx(reach - 1)
+    assert (row.throughput_low, row.throughput_high) == pytest.approx((20 / reach, 20 * reach))
+    assert (row.requests, row.quality) == (20 + 16 + 25 - 3, "imprecise")
 
 
 def test_runs_of_two_requests_each_have_a_throughput_without_an_interval():
@@ -403,9 +362,10 @@ def test_runs_of_two_requests_each_have_a_throughput_without_an_interval():
     assert (row.relative_throughput, row.relative_quality) == (None, "too few pairs")
 
 
-def test_a_run_of_first_requests_only_is_a_row_that_says_so():
+def test_two_requests_and_first_requests_only_are_rows_that_say_so():
+    row = measure_row(client(0.2, 0.1), 50, 0.05, 2)
+    assert (row.requests, row.quality, row.throughput) == (1, "too few requests", pytest.approx(10))
     row = measure_row([Window(closed_loop(4, 0.1, 0.1), 1, 4)], 20, 0.05, 2, cut=True)
-
     assert (row.requests, row.quality, row.p99_latency_ms) == (0, "too few requests", None)
 
 

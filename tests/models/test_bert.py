@@ -8,16 +8,17 @@ import random
 import re
 import string
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from helpers.errors import CheckpointError, DataError
 from helpers.formats import Build, get
+from helpers.measure.checks import difference
 from helpers.models._arrays import concatenate
 from helpers.models.bert import MODEL as bert
 from helpers.models.bert import data, metric
@@ -26,16 +27,18 @@ from helpers.models.bert.checkpoint import load
 from helpers.models.bert.data import QuestionSet
 from helpers.models.bert.display import example as show_example
 from helpers.models.bert.display import show_answers, show_features
-from helpers.models.bert.features import Text, Window, WordPiece, fullest, windows
+from helpers.models.bert.features import Text, Window, WordPiece, windows
 from helpers.models.bert.network import QuestionAnswering
 from helpers.models.bert.sizes import SIZES
 from helpers.models.bert.synthetic import fit
 from helpers.models.bert.synthetic.fit import training_batch
 from helpers.models.bert.synthetic.generate import vocabulary
-from tests.models.builders import config_of, refusal, said
+from helpers.results import read
+from tests.conftest import ONNX
+from tests.models import builders
+from tests.models.builders import config_of, published, refusal, said, tensors
 from tests.pipeline.test_try_it import fitted_by_run
 
-NAMES = Path(__file__).parent / "data" / "bert_large_qa.tsv"
 SMALL = config_of(variant="small")
 INPUTS = ["input__0", "input__1", "input__2"]
 OUTPUTS = ["output__0", "output__1"]
@@ -83,10 +86,7 @@ def run(network, inputs):
 # The network
 
 
-def published():
-    rows = [line.split("\t") for line in NAMES.read_text().splitlines()]
-    assert {dtype for *_, dtype in rows} == {"float32"}
-    return {name: json.loads(shape) for name, shape, _ in rows}
+PUBLISHED = published("bert_large_qa")
 
 
 def nvidia_names(state):
@@ -100,11 +100,9 @@ def nvidia_names(state):
 def test_the_large_network_has_the_tensors_of_nvidias_checkpoint_but_its_pooler():
     with torch.device("meta"):
         state = nvidia_names(QuestionAnswering("large").state_dict())
-    own = {name: list(tensor.shape) for name, tensor in state.items()}
-    theirs = {name: shape for name, shape in published().items() if ".pooler." not in name}
-    assert own == theirs
-    assert len(published()) == 393
-    assert sum(math.prod(shape) for shape in own.values()) == 334_100_482
+    theirs = {name: each for name, each in PUBLISHED.items() if ".pooler." not in name}
+    assert tensors(state) == theirs
+    assert sum(math.prod(shape) for _, shape in theirs.values()) == 334_100_482
 
 
 def assert_near(found, expected, bound):
@@ -115,15 +113,9 @@ def assert_near(found, expected, bound):
 def test_its_logits_equal_those_of_the_transformers_library(network):
     from transformers import BertConfig, BertForQuestionAnswering
 
-    config = BertConfig(
-        vocab_size=SIZES["small"].rows,
-        hidden_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=1024,
-        hidden_act="gelu_pytorch_tanh",
-    )
-    theirs = BertForQuestionAnswering(config)
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes |= {"vocab_size": SIZES["small"].rows, "intermediate_size": 1024}
+    theirs = BertForQuestionAnswering(BertConfig(**sizes, hidden_act="gelu_pytorch_tanh"))
     theirs.train(False)
     theirs.load_state_dict(network.state_dict())
     inputs = some_inputs(2, 384)
@@ -133,60 +125,41 @@ def test_its_logits_equal_those_of_the_transformers_library(network):
     assert_near(run(network, inputs), (expected.start_logits, expected.end_logits), 1e-4)
 
 
-@pytest.fixture(scope="module")
-def basic(network):
-    """The same network as it is built for old releases."""
-    made = QuestionAnswering("small", basic_operators=True)
-    made.load_state_dict(network.state_dict())
-    made.eval()
-    return made
-
-
 # PyTorch has the first since 2.0 and the approximation of the second since 1.12; opset 13 neither
-NEW_OPERATORS = ("scaled_dot_product_attention", "gelu")
+NEW_OPERATORS = {"scaled_dot_product_attention", "gelu"}
 
 
-def test_with_operators_of_old_releases_and_in_fp16_it_is_the_same_network(basic, network):
-    inputs = some_inputs(3, 128)
+def test_with_operators_of_old_releases_and_in_fp16_it_is_the_same_network(network):
+    inputs, basic = some_inputs(3, 128), QuestionAnswering("small", basic_operators=True).eval()
+    basic.load_state_dict(network.state_dict())
     expected = run(network, inputs)
     assert_near(run(basic, inputs), expected, bert.TOLERANCES["fp32"][0] * np.std(expected[0]))
     assert_near(run(copy.deepcopy(network).half(), inputs), expected, 0.01)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("opset", [13, None])
-def test_for_an_old_release_its_torchscript_has_operators_that_its_pytorch_knows(
-    opset, network, tmp_path, caplog
-):
-    torch.save(network.state_dict(), tmp_path / "checkpoint")
-    config = config_of(variant="small", opset=opset)
-    built = bert.build(config, tmp_path / "checkpoint")
-    path = tmp_path / "model.pt"
-
-    get("ts-trace").make(built, path, Build("fp32", some_inputs(2, 128), tuple(OUTPUTS)))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
-        graph = torch.jit.load(path).inlined_graph
-    kinds = {node.kind().removeprefix("aten::") for node in graph.nodes()}
-    assert set(NEW_OPERATORS) & kinds == (set() if opset else set(NEW_OPERATORS))
-    assert caplog.messages == []  # of transformers
-
-
-@pytest.mark.slow
-def test_for_an_old_release_it_is_exported_to_the_old_opset(basic, network, tmp_path):
+def test_for_an_old_release_its_files_have_operators_that_it_knows(network, tmp_path, caplog):
     import onnx
 
-    path = tmp_path / "model.onnx"
-    build = Build("fp32", some_inputs(2, 128), tuple(OUTPUTS), opset=13)
-    get("onnx").make(basic, path, build)
+    path, script = saved(network.state_dict(), tmp_path), tmp_path / "model.pt"
+    for opset in (None, 13):
+        built = bert.build(config_of(variant="small", opset=opset), path)
+        build = Build("fp32", some_inputs(2, 128), tuple(OUTPUTS), opset=opset)
+        get("ts-trace").make(built, script, build)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated in PyTorch
+            graph = torch.jit.load(script).inlined_graph
+        kinds = {node.kind().removeprefix("aten::") for node in graph.nodes()}
+        assert NEW_OPERATORS & kinds == (set() if opset else NEW_OPERATORS)
+    assert caplog.messages == []  # of transformers
+
+    get("onnx").make(built, path, build)
 
     model = onnx.load(path)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 13)]
     assert model.ir_version <= 7  # of ONNX Runtime 1.6
     more = some_inputs(5, 128, seed=1)
-    expected = run(network, more)
-    found = get("onnx").load(path, 1, "cpu").run(more)
+    expected, found = run(network, more), get("onnx").load(path, 1, "cpu").run(more)
     bound = bert.TOLERANCES["fp32"][0] * np.std(expected[0])
     assert_near([found[name] for name in OUTPUTS], expected, bound)
 
@@ -207,6 +180,7 @@ def pooler(hidden, layer="dense_act"):
 SCHEMES = {
     "NVIDIA": lambda state: {"model": {**nvidia_names(state), **pooler(256)}},
     "Hugging Face": lambda state: state,
+    "Hugging Face's.safetensors": lambda state: state,
     "Hugging Face of 2019": lambda state: {
         **state,
         **pooler(256, "dense"),
@@ -222,7 +196,8 @@ SCHEMES = {
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_naming_scheme_loads_to_the_same_tensors(network, tmp_path, scheme):
     state = dict(network.state_dict())
-    path = saved(SCHEMES[scheme](state), tmp_path)
+    path = tmp_path / scheme
+    (save_file if path.suffix else torch.save)(SCHEMES[scheme](state), path)
     built = bert.build(SMALL, path)
     assert not built.training
     own = built.state_dict()
@@ -230,13 +205,9 @@ def test_every_naming_scheme_loads_to_the_same_tensors(network, tmp_path, scheme
     assert all(torch.equal(tensor, own[name]) for name, tensor in state.items())
 
 
-def test_safetensors_load_too(network, tmp_path):
+def test_safetensors_that_are_cut_or_absent_are_refused(network, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(dict(network.state_dict()), path)
-    loaded = QuestionAnswering("small")
-    load(path, loaded, "small")
-    own = loaded.state_dict()
-    assert all(torch.equal(each, own[name]) for name, each in network.state_dict().items())
     path.write_bytes(path.read_bytes()[:5000])
     assert refused(path).startswith("is not a whole safetensors file: ")
     assert refused(tmp_path / "no.safetensors") == "is not a file. Use a checkpoint."
@@ -255,37 +226,29 @@ WORDS, POOLER = "bert.embeddings.word_embeddings.weight", "bert.pooler.dense"
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            {WORDS: torch.zeros(100, 256), "cls": torch.zeros(1280)},
-            f"does not fit BERT small: surplus cls [1280]; {WORDS} is [100, 256] and should be "
-            "[1280, 256]",
-        ),
-        (
-            {f"{POOLER}.weight": torch.zeros(256, 256)},
-            f"has an incomplete pooler: {POOLER}.bias [256] is missing",
-        ),
+        ({WORDS: torch.zeros(9, 256)}, f"does not fit BERT small: {WORDS} is [9, 256] and should "),
+        ({f"{POOLER}.weight": torch.zeros(256, 256)}, "has an incomplete pooler: "),
         (pooler(128), f"{POOLER}.weight is [128, 128] and should be [256, 256]"),
     ],
 )
 def test_a_checkpoint_of_another_network_is_refused(change, text, network, tmp_path):
-    assert refused(saved({**network.state_dict(), **change}, tmp_path)) == text
+    assert refused(saved({**network.state_dict(), **change}, tmp_path)).startswith(text)
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_nvidias_large_checkpoint_fits_and_googles_rows_are_padded(tmp_path):
     rows = 30522
-    values = {name: float(place) for place, name in enumerate(published())}
-    state = {name: torch.full(shape, values[name]) for name, shape in published().items()}
-    words = "bert.embeddings.word_embeddings.weight"
-    state[words] = torch.full((rows, 1024), 5.0)
+    values = {name: float(place) for place, name in enumerate(PUBLISHED)}
+    state = {name: torch.full(shape, values[name]) for name, (_, shape) in PUBLISHED.items()}
+    state[WORDS] = torch.full((rows, 1024), 5.0)
     config = SimpleNamespace(variant="large", opset=None)
     built = bert.build(config, saved({"model": state}, tmp_path)).state_dict()
-    assert built[words].shape == (30528, 1024)
-    assert (built[words] == 5).sum() == rows * 1024
-    assert (built[words][rows:] == 0).all()
+    assert built[WORDS].shape == (30528, 1024)
+    assert (built[WORDS] == 5).sum() == rows * 1024
+    assert (built[WORDS][rows:] == 0).all()
     for name, tensor in nvidia_names(built).items():
-        if name != words:
+        if name != WORDS:
             assert tensor.flatten()[-1] == values[name]
 
 
@@ -297,23 +260,19 @@ VOCABULARY = [
 ]
 
 
-def write_set(folder, paragraphs, tokens=None):
+def write_set(folder, paragraphs, tokens=VOCABULARY):
     """Write paragraphs, each a context and pairs of a question and its answers."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for place, (context, asked) in enumerate(paragraphs):
-        qas = [
-            {
-                "id": f"{place}-{number}",
-                "question": question,
-                "answers": [{"text": text, "answer_start": context.find(text)} for text in answers],
-            }
-            for number, (question, answers) in enumerate(asked)
-        ]
-        entries.append({"context": context, "qas": qas})
+        entries.append({"context": context, "qas": []})
+        for number, (question, texts) in enumerate(asked):
+            answers = [{"text": text, "answer_start": context.find(text)} for text in texts]
+            entry = {"id": f"{place}-{number}", "question": question, "answers": answers}
+            entries[-1]["qas"].append(entry)
     document = {"version": "1.1", "data": [{"title": "t", "paragraphs": entries}]}
     (folder / "dev-v1.1.json").write_text(json.dumps(document))
-    (folder / "vocab.txt").write_text("\n".join(tokens or VOCABULARY) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
     return folder
 
 
@@ -364,15 +323,14 @@ def test_windows_equal_those_of_the_transformers_library(query, context):
     found = windows(7, query, context, 384)
     piece = WordPiece.__new__(WordPiece)
     piece.pad, piece.cls, piece.sep = 0, 2, 3
-    texts = [
-        Text(np.full(n, row, dtype=np.int32), np.zeros((n, 2), dtype=np.int32))
-        for n, row in ((query, words["q"]), (context, words["c"]))
-    ]
+    asked, passage = (
+        Text(np.full(n, words[token], dtype=np.int32), np.zeros((n, 2), dtype=np.int32))
+        for n, token in ((query, "q"), (context, "c"))
+    )
+    names = ("input_ids", "token_type_ids", "attention_mask")
     for place, window in enumerate(found):
-        own = piece.sequence(texts[0], texts[1], window, 384)
-        names = ("input_ids", "token_type_ids", "attention_mask")
-        for array, name in zip(own, names, strict=True):
-            assert array.tolist() == theirs[name][place]
+        own = piece.sequence(asked, passage, window, 384)
+        assert [array.tolist() for array in own] == [theirs[name][place] for name in names]
     assert len(found) == len(theirs["input_ids"])
     assert [window.start for window in found] == [128 * place for place in range(len(found))]
     assert found[-1].start + found[-1].length == context
@@ -388,12 +346,6 @@ def slow_fullest(slid, token):
             if score > best:
                 best, chosen = score, place
     return chosen
-
-
-@pytest.mark.parametrize("context", [1, 380, 600, 1111])
-def test_the_fullest_windows_equal_a_slow_choice(context):
-    slid = windows(0, 10, context, 384)
-    assert fullest(slid).tolist() == [slow_fullest(slid, token) for token in range(context)]
 
 
 # Answers
@@ -445,9 +397,6 @@ def test_a_question_without_any_allowed_span_has_an_empty_answer(tmp_path):
     assert dataset.score(backwards) == {"f1": 0.0, "exact_match": 0.0}
 
 
-# The metric
-
-
 @pytest.mark.filterwarnings("ignore")  # of the libraries that torchmetrics looks for
 def test_the_metric_equals_that_of_torchmetrics():
     from torchmetrics.text import SQuAD
@@ -473,16 +422,9 @@ def test_the_metric_equals_that_of_torchmetrics():
         ],
     )
     expected = {name: float(value) for name, value in theirs.compute().items()}
-    assert len(pairs) > 1000
     assert metric.score(pairs) == pytest.approx(expected, rel=1e-5)
     assert 1 < expected["exact_match"] < expected["f1"] < 95
-
-
-def test_the_metric_by_hand():
-    assert metric.score([("The Cat!", ["dog", "cat"])]) == {"f1": 100.0, "exact_match": 100.0}
-    assert metric.score([("the", ["a"])]) == {"f1": 0.0, "exact_match": 100.0}  # no word in common
-    half = metric.score([("in the park", ["park", "a zoo"]), ("x", ["y"])])
-    assert half == {"f1": pytest.approx(100 / 3), "exact_match": 0.0}
+    assert metric.score([("the", ["a"])]) == {"f1": 0.0, "exact_match": 100.0}
 
 
 # The data set
@@ -495,9 +437,6 @@ def test_every_question_counts_and_both_metrics_are_given(tmp_path):
     assert dataset.answers(outputs) == {"0-0": "Ana", "0-1": "Ana", "0-2": "Ana"}
     f1 = pytest.approx(100 * (1 + 2 / 3) / 3)
     assert dataset.score(outputs) == {"f1": f1, "exact_match": pytest.approx(100 / 3)}
-    short = {name: each[:, 1:] for name, each in outputs.items()}
-    found = refusal(DataError, dataset.score, short)
-    assert found == "output__0 is [3, 23] and should be [3, 24]"
 
 
 ONE = [("Ana sent", [("Who?", ["Ana"])])]  # paragraph and question
@@ -547,8 +486,6 @@ def test_a_vocabulary_of_another_network_is_an_error(tmp_path):
 
 
 GOOD = {"id": "q", "question": "Who?", "answers": [{"text": "Ana", "answer_start": 0}]}
-
-
 QAS = "data[0].paragraphs[0].qas"
 
 
@@ -589,10 +526,9 @@ def test_questions_can_be_shown_with_their_answers(dataset):
     rows = show_answers(dataset, infer, count=4)
     questions = dataset.questions
     chosen = [questions[i * len(questions) // 4] for i in range(4)]
-    assert [row["question"] for row in rows] == [each.text for each in chosen]
-    assert [row["expected"] for row in rows] == [each.answers[0] for each in chosen]
     for row, each in zip(rows, chosen, strict=True):
         context = dataset.contexts[each.context]
+        assert (row["question"], row["expected"]) == (each.text, each.answers[0])
         assert row["answer"]
         assert context.startswith(row["answer"])
         assert row["context"].strip("… ") in context
@@ -622,7 +558,6 @@ def test_a_client_reads_the_answer_out_of_the_passage(tmp_path, times):
 def test_features_can_be_shown(tmp_path):
     folder = write_set(tmp_path, [("Ana sent " * 30, [("Who sent letters?", ["Ana", "x"])])])
     (row,) = show_features(opened(folder, length=40))
-    assert [*row] == ["question", "tokens", "paragraph tokens", "windows", "answer"]
     assert [*row.values()] == ["Who sent letters?", "who sent letter ##s ?", 60, 2, "Ana"]
 
 
@@ -687,18 +622,6 @@ def test_the_labels_of_training_mark_the_answers_or_the_first_token(dataset):
 # The fitted checkpoint and the tolerances
 
 
-def differences(reference, output):
-    """Largest and mean absolute difference, per deviation of the reference."""
-    apart = np.abs(output - reference) / reference.std()
-    return float(apart.max()), float(apart.mean())
-
-
-def within(reference, found, precision):
-    pairs = [differences(*each) for each in zip(reference, found, strict=True)]
-    tolerances = bert.TOLERANCES[precision]
-    return all(largest <= tolerances[0] and mean <= tolerances[1] for largest, mean in pairs)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["small", "base"])
 def test_layers_that_are_not_fitted_change_little(generated, tmp_path, monkeypatch, variant):
@@ -712,7 +635,7 @@ def test_layers_that_are_not_fitted_change_little(generated, tmp_path, monkeypat
     built.bert.encoder.layer = built.bert.encoder.layer[: fit.FITTED]
     for logits, fitted_alone in zip(every_layer, run(built, inputs), strict=True):
         assert not np.array_equal(logits, fitted_alone)
-        assert differences(fitted_alone, logits)[0] < 0.2
+        assert difference("", logits, fitted_alone, (0.2, 0.2)).ok
 
 
 @pytest.fixture(scope="module")
@@ -728,22 +651,12 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(fitted):
     built, dataset = copy.deepcopy(fitted[0]), fitted[1]
     (inputs,) = dataset.batches(64, limit=32)
     reference = run(built, inputs)
-    rng = np.random.default_rng(4)
-    wrong = {
-        "random": [rng.normal(x.mean(), x.std(), x.shape).astype(np.float32) for x in reference],
-        "zero": [np.zeros_like(x) for x in reference],
-        "start and end swapped": reference[::-1],
-    }
-    for first, second in ((0, 1), (0, 31), (15, 16)):
-        order = np.arange(32)
-        order[[first, second]] = second, first
-        wrong[f"{first} and {second} swapped"] = [x[order] for x in reference]
     ids, segments, mask = inputs.values()
     swapped = dict(zip(INPUTS, (ids, mask, segments), strict=True))
-    wrong["segments and mask swapped"] = run(built, swapped)
-    assert within(reference, run(built.bfloat16(), inputs), "bf16")
-    for precision in bert.TOLERANCES:
-        assert [name for name in wrong if within(reference, wrong[name], precision)] == []
+    wrong = {"start and end": reference[::-1], "segments and mask": run(built, swapped)}
+    builders.assert_bounds_tell(bert.TOLERANCES, reference, wrong)
+    for pair in zip(run(built.bfloat16(), inputs), reference, strict=True):
+        assert difference("", *pair, bert.TOLERANCES["bf16"]).ok
 
 
 @pytest.mark.slow
@@ -761,15 +674,26 @@ def test_the_small_set_is_fitted_well_above_chance(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["onnx", "ts-trace", "openvino"])
-def test_it_exports_at_one_batch_size_and_runs_at_others(network, tmp_path, form):
-    source, build = network, Build("fp32", some_inputs(2, 128, seed=1), tuple(OUTPUTS))
-    for name in ("onnx", "openvino") if form == "openvino" else (form,):
-        path = tmp_path / get(name).FILE
-        get(name).make(source, path, build)
-        source = path
-    session = get(form).load(path, 2, "cpu")
-    for batch in (1, 3):
-        inputs = some_inputs(batch, 128, seed=2)
-        found, expected = session.run(inputs), run(network, inputs)
-        assert_near([found[name] for name in OUTPUTS], expected, 2e-3 * np.std(expected[0]))
+def test_every_format_equals_the_network_at_other_batch_sizes(network, tmp_path):
+    batches = [some_inputs(2, 128, seed=1), *(some_inputs(size, 128, seed=2) for size in (1, 3))]
+    made = {"onnx": "", "ts-trace": "", "openvino": "onnx"}
+    builders.assert_formats_equal(bert, network, run, made, tuple(OUTPUTS), tmp_path, *batches)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_checkpoint_and_questions_that_a_parameter_file_names_are_exported(network, fresh):
+    """NVIDIA's names, another vocabulary, and no questions to train with."""
+    state = {f"module.{name}": t for name, t in nvidia_names(network.state_dict()).items()}
+    path = saved({"model": state}, fresh.root)
+    fields = {"checkpoint": str(path), "dataset": str(write_set(fresh.root / "squad", ONE * 3))}
+    fields |= {"export_format": "ts-trace", "format": "ts-trace", "variant": "small"}
+    models = {"bert": {"experiments": {"mine": ONNX | fields | {"max_seq_length": 128}}}}
+    content = {"gpu": "CPU (mine)", "device": "cpu", "models": models}
+    (fresh.root / "params/mine.yaml").write_text(yaml.safe_dump(content))
+
+    answer = fresh.run("run", "params/mine.yaml", "--stage", "export")
+
+    assert answer.code == 0, answer.output
+    (path,) = (fresh.root / "outputs/mine").glob("*/mine/export.json")
+    assert not read(path).checks[0].failure

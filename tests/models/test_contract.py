@@ -1,7 +1,5 @@
 """What holds for all models: tensors, generated sets, batches, fits, samples to train with."""
 
-from inspect import signature
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from helpers import models
 from helpers.errors import DataError
 from helpers.models import Tensor
 from helpers.models._arrays import concatenate
-from helpers.models.widedeep.features import MULTI_HOT, NUMERIC, ONE_HOT
+from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC
 from tests.models import builders
 from tests.models.builders import content, refusal
 
@@ -65,11 +63,7 @@ TENSORS = {
         [("target__0", FLOAT, (24, 3))],
     ),
     "widedeep": (
-        [
-            *((name, "float32", (1,)) for name in NUMERIC),
-            *((name, "int32", (1,)) for name in ONE_HOT),
-            *((name, "int32", (3,)) for name in MULTI_HOT),
-        ],
+        [(n, "float32" if n in NUMERIC else "int32", (1 + 2 * (n in MULTI_HOT),)) for n in NAMES],
         [("wide_deep_model", "float32", (1,))],
     ),
     "dlrm": CRITEO,
@@ -83,13 +77,10 @@ def test_the_tensors_are_nvidias(name, precision):
     kind, config = "float16" if precision == "fp16" else "float32", config_of(name)
     config.export_precision = precision
     found = models.get(name)
-    for tensors, wanted in zip(
-        (found.inputs(config), found.outputs(config)), TENSORS[name], strict=True
-    ):
-        expected = [
-            Tensor(n, kind if dtype is FLOAT else dtype, shape) for n, dtype, shape in wanted
-        ]
-        assert list(tensors) == expected
+    ends = found.inputs(config), found.outputs(config)
+    for tensors, wanted in zip(ends, TENSORS[name], strict=True):
+        typed = ((n, kind if dtype is FLOAT else dtype, shape) for n, dtype, shape in wanted)
+        assert list(tensors) == [Tensor(*each) for each in typed]
 
 
 def test_a_size_of_the_samples_is_that_of_the_tensors():
@@ -97,23 +88,6 @@ def test_a_size_of_the_samples_is_that_of_the_tensors():
     assert [each.shape for each in images] == [(3, 64, 64)]
     bert, config = models.get("bert"), config_of("bert", max_seq_length=128)
     assert {each.shape for each in bert.inputs(config) + bert.outputs(config)} == {(128,)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", models.names())
-def test_a_model_has_the_functions_that_are_called_by_name(name):
-    model = models.get(name)
-    found = {
-        "write": model.module("synthetic.generate").write,
-        "fit": model.module("synthetic.fit").fit,
-        "example": model.module("display").example,
-    }
-    assert {key: [*signature(each).parameters] for key, each in found.items()} == {
-        "write": ["config", "folder"],
-        "fit": ["config", "dataset", "path"],
-        "example": ["dataset", "most"],
-    }
-    assert (model.raw is None) == (name == "bert")
 
 
 # Generated sets

@@ -27,16 +27,13 @@ def config_of(variant="own"):
 
 def line_of(rng, words):
     """Draw a line as the public files have it: hashes of a power law, some cells empty."""
-    integers = [
-        "" if rng.random() < 0.2 else str(rng.choice((-3, -2, -1, 0, 1, 7, 650, 2_147_483_647)))
-        for _ in range(13)
-    ]
-    hashes = [
-        ""
-        if rng.random() < 0.1
-        else f"{(int(words * rng.random() ** 3) * 2_654_435_761 * (place + 1)) % 2**32:08x}"
-        for place in range(26)
-    ]
+
+    def hashed(place):
+        return f"{(int(words * rng.random() ** 3) * 2_654_435_761 * (place + 1)) % 2**32:08x}"
+
+    counts = (-3, -2, -1, 0, 1, 7, 650, 2_147_483_647)
+    integers = ["" if rng.random() < 0.2 else str(rng.choice(counts)) for _ in range(13)]
+    hashes = ["" if rng.random() < 0.1 else hashed(place) for place in range(26)]
     return [str(int(rng.random() < 0.3)), *integers, *hashes]
 
 
@@ -362,12 +359,7 @@ def test_twice_the_lines_take_no_more_memory(tmp_path):
         source.mkdir()
         (source / "day_0").write_bytes(lines * times)
         (source / "day_1").write_bytes(lines)
-        done = subprocess.run(
-            [sys.executable, "-c", PEAK, str(source), str(folder)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        peaks.append(float(done.stdout.splitlines()[-1]))
+        command = [sys.executable, "-c", PEAK, str(source), str(folder)]
+        peaks.append(float(subprocess.check_output(command, text=True).splitlines()[-1]))
         assert len(SplitBinary(folder, part="train")) == 4000 * times
     assert peaks[1] < peaks[0] + 100  # megabytes

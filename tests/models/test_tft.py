@@ -2,7 +2,6 @@
 
 import csv
 import enum
-import json
 import os
 import pickle
 import re
@@ -10,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections import namedtuple
 from copy import deepcopy
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -21,9 +19,8 @@ import torch
 from sklearn.metrics import mean_pinball_loss
 from sklearn.preprocessing import LabelEncoder, MinMaxScaler, StandardScaler
 
-from helpers import formats
 from helpers.errors import CheckpointError, DataError
-from helpers.formats import Build
+from helpers.formats import Build, onnx
 from helpers.measure.checks import difference
 from helpers.models.tft import MODEL as tft
 from helpers.models.tft import display, pickles
@@ -33,9 +30,8 @@ from helpers.models.tft.prepare import prepare
 from helpers.models.tft.synthetic.fit import quantile_loss
 from helpers.models.tft.variants import VARIANTS
 from tests.models import builders
-from tests.models.builders import Command, refusal, said
+from tests.models.builders import Command, published, refusal, said, tensors
 
-DATA = Path(__file__).parent / "data"
 NAMES = ("s_cat__0", "k_cont__3", "target__6", "target__0")
 KINDS = tuple(VARIANTS)
 
@@ -99,17 +95,9 @@ def everything(network, dataset, limit=None):
 # The network
 
 
-def published(kind):
-    rows = [line.split("\t") for line in (DATA / f"tft_{kind}.tsv").read_text().splitlines()]
-    assert {dtype for _, _, dtype in rows} == {"float32"}
-    return {name: json.loads(shape) for name, shape, _ in rows}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tensor_has_the_name_and_shape_of_nvidias_checkpoint(kind):
-    state = fresh(kind).state_dict()
-    assert {name: list(tensor.shape) for name, tensor in state.items()} == published(kind)
-    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+    assert tensors(fresh(kind).state_dict()) == published(f"tft_{kind}")
 
 
 def linear(state, name, x):
@@ -244,52 +232,38 @@ def test_the_series_is_read_at_the_first_hour_and_the_target_before_the_last_day
 # The checkpoint
 
 
-@pytest.fixture
-def nvidia():
+def save_as_nvidia(state, path):
     """Write a checkpoint as the original does, whose modules are gone when it is read."""
-    data_utils, configuration = ModuleType("data_utils"), ModuleType("configuration")
 
     class ByValue(enum.IntEnum):
         def __reduce_ex__(self, protocol):  # as the original's Python 3.8 pickles it
             return self.__class__, (self.value,)
 
-    class DataTypes(ByValue):
-        CONTINUOUS = 0
-        CATEGORICAL = 1
-
-    class InputTypes(ByValue):
-        TARGET = 0
-        KNOWN = 2
-
-    class Configured:
-        pass
-
-    FeatureSpec = namedtuple("FeatureSpec", ["name", "feature_type", "feature_embed_type"])
-    for kind in (DataTypes, InputTypes, FeatureSpec, Configured):
-        module = configuration if kind is Configured else data_utils
-        kind.__module__, kind.__qualname__ = module.__name__, kind.__name__
-        setattr(module, kind.__name__, kind)
-
-    def save(state, path):
-        config = Configured()
-        config.features = [FeatureSpec("power_usage", InputTypes.TARGET, DataTypes.CONTINUOUS)]
-        config.counts = {InputTypes.KNOWN: np.int64(3), "scaler": StandardScaler()}
-        config.encoder = LabelEncoder().fit(["a", "b"])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(sys.modules, "data_utils", data_utils)
-            patch.setitem(sys.modules, "configuration", configuration)
-            args = Namespace(epochs=30, lr=1e-3)
-            torch.save({"args": args, "config": config, "model": state}, path)
-        return path
-
-    return save
+    module, fields = "data_utils", ("name", "feature_type", "feature_embed_type")
+    DataTypes = ByValue("DataTypes", {"CONTINUOUS": 0, "CATEGORICAL": 1}, module=module)
+    InputTypes = ByValue("InputTypes", {"TARGET": 0, "KNOWN": 2}, module=module)
+    FeatureSpec = namedtuple("FeatureSpec", fields, module=module)
+    Configured = type("Configured", (), {"__module__": "configuration"})
+    config = Configured()
+    config.features = [FeatureSpec("power_usage", InputTypes.TARGET, DataTypes.CONTINUOUS)]
+    config.counts = {InputTypes.KNOWN: np.int64(3), "scaler": StandardScaler()}
+    config.encoder = LabelEncoder().fit(["a", "b"])
+    content = {"args": Namespace(epochs=30, lr=1e-3), "config": config, "model": state}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("data_utils", "configuration"):
+            patch.setitem(sys.modules, name, ModuleType(name))
+        for kind in (DataTypes, InputTypes, FeatureSpec, Configured):
+            setattr(sys.modules[kind.__module__], kind.__name__, kind)
+        torch.save(content, path)
+    return path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nvidias_checkpoint_loads_without_its_modules(nvidia, kind, tmp_path):
+def test_nvidias_checkpoint_loads_without_its_modules(kind, tmp_path):
     rng = torch.Generator().manual_seed(3)
-    state = {name: torch.randn(shape, generator=rng) for name, shape in published(kind).items()}
-    path = nvidia(state, tmp_path / "checkpoint.pt")
+    shapes = {name: shape for name, (_, shape) in published(f"tft_{kind}").items()}
+    state = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    path = save_as_nvidia(state, tmp_path / "checkpoint.pt")
     assert not {"configuration", "data_utils"} & set(sys.modules)
     own = tft.build(config_of(kind, precision="fp16"), path)
     assert not own.training
@@ -297,30 +271,16 @@ def test_nvidias_checkpoint_loads_without_its_modules(nvidia, kind, tmp_path):
     assert {parameter.dtype for parameter in own.parameters()} == {torch.float32}
 
 
-def test_a_state_dict_alone_loads_too(network, tmp_path):
-    torch.save(network.state_dict(), tmp_path / "c.pt")
-    built = tft.build(config_of("electricity"), tmp_path / "c.pt")
-    np.testing.assert_array_equal(run(built, batch_of(1)), run(network, batch_of(1)))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (
-            {"embedding.s_cat_embed.0.weight": torch.zeros(5, 128)},
-            "does not fit the Temporal Fusion Transformer: embedding.s_cat_embed.0.weight is "
-            "[5, 128] and should be [369, 128]",
-        ),
-        (
-            {"args": Command("false")},
-            "was rejected, because it tries to run posix.system. Save only its state dict.",
-        ),
-    ],
-)
-def test_a_checkpoint_of_another_network_or_with_code_is_refused(change, text, network, tmp_path):
-    path = tmp_path / "c.pt"
-    torch.save({**network.state_dict(), **change}, path)
-    assert refusal(CheckpointError, tft.build, config_of("electricity"), path) == f"{path} {text}"
+def test_a_checkpoint_of_another_network_or_with_code_is_refused(network, tmp_path):
+    path, name = tmp_path / "c.pt", "embedding.s_cat_embed.0.weight"
+    for change, text in (
+        ({name: torch.zeros(5, 128)}, f"{name} is [5, 128] and should be [369, 128]"),
+        ({"args": Command("false")}, "it tries to run posix.system. Save only its state dict."),
+    ):
+        torch.save({**network.state_dict(), **change}, path)
+        found = refusal(CheckpointError, tft.build, config_of("electricity"), path)
+        assert found.startswith(f"{path} ")
+        assert found.endswith(text)
 
 
 # The data set
@@ -405,7 +365,7 @@ def test_scaling_and_encoding_are_those_of_scikit_learn(kind, tmp_path):
         ("valid", table[variant.split_column].between(2, 9)),
         ("test", table[variant.split_column] >= 4),
     ):
-        # the order of columns is that of the original: id, time, target, known, static
+        # in the original's order: id, time, target, known, static
         columns = ["id", "hours_from_start", variant.target, *variant.known, "id"]
         expected = table[split][columns].to_numpy(np.float32)
         read = pd.read_csv(folder / f"{name}.csv", index_col=0)
@@ -420,10 +380,9 @@ def test_scaling_and_encoding_are_those_of_scikit_learn(kind, tmp_path):
     assert list(scalers) == ([0, 1, 2, 3] if variant.scaled_per_id else [""])
     assert all(isinstance(scaler, StandardScaler) for scaler in scalers.values())
     assert (folder / "real_scalers.bin").is_file()
-    encoders = pickle.loads((folder / "id_encoders.bin").read_bytes())
-    assert encoders["id"].classes_.tolist() == ["10", "100", "9", "x"]  # as text, not as numbers
-    encoders = pickle.loads((folder / "cat_encodings.bin").read_bytes())
-    assert encoders["categorical_id"].classes_.tolist() == ["10", "100", "9", "x"]
+    for file, name in (("id_encoders.bin", "id"), ("cat_encodings.bin", "categorical_id")):
+        encoder = pickle.loads((folder / file).read_bytes())[name]
+        assert encoder.classes_.tolist() == ["10", "100", "9", "x"]  # as text, not as numbers
 
 
 def losses(y, p):
@@ -616,7 +575,6 @@ def test_pictures_say_in_words_what_they_show(network, tmp_path):
     weights = display.show_weights(config_of("electricity"), dataset, tmp_path / "c.pt")
     for image in (display.show_series(dataset), forecasts, weights):
         assert image.data[:4] == b"\x89PNG"
-        assert len(image.alt) > 60
     assert forecasts.alt == (
         "Forecasts of power (kW) for 4 windows of 24 hours: 100% of the actual values lie between "
         "P10 and P90, and P50 is off by 0% of the mean."
@@ -643,6 +601,13 @@ def test_a_client_reads_a_forecast_in_the_units_of_the_data(tmp_path):
 # The fitted checkpoint and the tolerances
 
 
+def cast(network, kind, batch):
+    """Compute in another type of number."""
+    given = [torch.from_numpy(batch[name]) for name in NAMES[:3]]
+    given = [each.to(kind) if each.is_floating_point() else each for each in given]
+    return deepcopy(network).to(kind)(*given).detach().to(torch.float64).numpy()
+
+
 def within(found, expected, precision):
     return difference("target__0", found, expected, tft.TOLERANCES[precision]).ok
 
@@ -666,55 +631,26 @@ def test_the_bounds_tell_a_rounding_from_a_wrong_output(larger):
     built = tft.build(config_of("electricity"), path)
     (batch,) = dataset.batches(64, limit=64)
     expected = run(built, batch)
-    rng = np.random.default_rng(8)
+    series, target = batch["s_cat__0"], batch["target__6"]
+    swapped = {"s_cat__0": np.clip(target, 0, 300).astype(np.int64), "target__6": series * 1.0}
     wrong = {
-        "random": rng.normal(expected.mean(), expected.std(), expected.shape),
-        "zero": np.zeros_like(expected),
-        "quantiles reversed": expected[..., ::-1],
-        "hours shifted": np.roll(expected, 1, axis=1),
-        "series and target swapped": run(
-            built,
-            {
-                "s_cat__0": np.clip(batch["target__6"], 0, 300).astype(np.int64),
-                "k_cont__3": batch["k_cont__3"],
-                "target__6": batch["s_cat__0"].astype(np.float32),
-            },
-        ),
+        "quantiles reversed": [expected[..., ::-1]],
+        "hours shifted": [np.roll(expected, 1, axis=1)],
+        "series and target": [cast(built, torch.float32, batch | swapped)],
     }
-    for first, second in ((0, 1), (0, 63), (30, 31)):
-        order = np.arange(64)
-        order[[first, second]] = second, first
-        wrong[f"{first} and {second} swapped"] = expected[order]
-    for precision in tft.TOLERANCES:
-        found = [
-            name for name in wrong if within(wrong[name].astype(np.float32), expected, precision)
-        ]
-        # as near as two windows are, int8 tells none of them apart
-        assert [name for name in found if precision != "int8" or " and " not in name] == []
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    for precision, kind in dtype.items():
-        rounded = deepcopy(built).to(kind)(
-            *(
-                t.to(kind) if t.is_floating_point() else t
-                for t in map(torch.from_numpy, batch.values())
-            )
-        )
-        assert within(rounded.detach().float().numpy(), expected, precision), precision
+    # as near as two windows are, int8 tells none of them apart
+    builders.assert_bounds_tell(tft.TOLERANCES, [expected], wrong, near_in_int8=" and ")
+    for precision, kind in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        assert within(cast(built, kind, batch), expected, precision), precision
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of trace and script
-def test_formats_equal_eager_at_other_batch_sizes(network, tmp_path):
-    build = Build("fp32", batch_of(2), NAMES[3:])
-    for name in ("ts-trace", "ts-script", "onnx", "openvino"):
-        fmt = formats.get(name)
-        source = tmp_path / formats.get("onnx").FILE if name == "openvino" else network
-        fmt.make(source, tmp_path / fmt.FILE, build)
-        session = fmt.load(tmp_path / fmt.FILE, 2, "cpu")
-        for size in (1, 3):
-            batch = batch_of(size, seed=size)
-            found = session.run(batch)["target__0"]
-            assert within(found, run(network, batch), "fp32"), (name, size)
+def test_every_format_equals_the_network_at_other_batch_sizes(network, tmp_path):
+    made = {"ts-trace": "", "ts-script": "", "onnx": "", "openvino": "onnx"}
+    batches = [batch_of(2), *(batch_of(size, seed=size) for size in (1, 3))]
+
+    builders.assert_formats_equal(tft, network, run, made, NAMES[3:], tmp_path, *batches)
 
 
 @pytest.mark.slow
@@ -722,20 +658,17 @@ def test_an_exact_export_of_other_valid_weights_is_within_the_bounds(generated, 
     """Weights under NVIDIA's names by a formula: their outputs vary little around their mean."""
     kind, folder = generated
     state = {}
-    for name, shape in published(kind).items():
+    for name, (_, shape) in published(f"tft_{kind}").items():
         places = torch.arange(int(np.prod(shape)))
         state[name] = (places * 7919 % 101 - 50).reshape(shape).float() * 0.0012
     state["TFTpart2.attention._mask"] = torch.full((192, 192), -torch.inf).triu(1)[None]
     torch.save({"model": state}, tmp_path / "c.pt")
     (batch,) = opened(kind, folder).batches(64, 64)
     network = tft.build(config_of(kind), tmp_path / "c.pt")
-    expected, onnx = run(network, batch), formats.get("onnx")
+    expected = run(network, batch)
     onnx.make(network, tmp_path / onnx.FILE, Build("fp32", batch_of(2), NAMES[3:]))
     exported = onnx.load(tmp_path / onnx.FILE, 2, "cpu").run(batch)["target__0"]
-    tensors = (torch.from_numpy(array) for array in batch.values())
-    with torch.inference_mode():
-        doubles = (each.double() if each.is_floating_point() else each for each in tensors)
-        exact = network.double()(*doubles).numpy()
+    exact = cast(network, torch.float64, batch)
     assert within(exported, expected, "fp32")
     assert within(exact, expected, "fp32")
     assert not within(exact, expected.astype(np.float16).astype(np.float32), "fp32")

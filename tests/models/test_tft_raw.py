@@ -1,8 +1,6 @@
 """The public files of electricity and traffic, in small, against a slow reading of the text."""
 
 import io
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +17,7 @@ from helpers.models._tables import LONGEST_LINE
 from helpers.models.tft import MODEL as tft
 from helpers.models.tft import raw
 from helpers.models.tft.variants import VARIANTS
-from tests.models.builders import config_of, encrypt, refusal
+from tests.models.builders import config_of, encrypt, grown, refusal
 
 DAYS = {"electricity": ((3, 12), (3, 12), (5, 13)), "traffic": ((0, 9), (0, 9), (1, 10))}
 START = datetime(2011, 1, 1)
@@ -101,7 +99,7 @@ def test_quarters_become_hours_of_the_published_days(tmp_path):
     assert dataset.facts["origin"] == "prepared from the public files"
 
 
-def test_hours_and_weekdays_are_those_of_the_calendar(tmp_path):
+def test_hours_and_weekdays_are_those_of_the_calendar_wherever_a_chunk_ends(tmp_path, monkeypatch):
     source = written(*quarters(), tmp_path / raw.POWER)
     table = raw._electricity(source)
     stamps = [START + timedelta(hours=int(hour)) for hour in table["hours_from_start"]]
@@ -110,19 +108,14 @@ def test_hours_and_weekdays_are_those_of_the_calendar(tmp_path):
     assert table["days_from_start"].to_list() == [(stamp - START).days for stamp in stamps]
     assert set(table["id"]) == {"MT_001", "MT_010", "MT_002"}
     assert table.filter(pl.col("id") == "MT_002")["hours_from_start"].max() == 9 * 24
-
-
-def test_chunks_that_cut_an_hour_make_no_difference(tmp_path, monkeypatch):
-    source = written(*quarters(), tmp_path / raw.POWER)
-    whole = raw._electricity(source)
     monkeypatch.setattr(raw, "BLOCK", 300)
-    assert_frame_equal(raw._electricity(source), whole, check_exact=True)
+    assert_frame_equal(raw._electricity(source), table, check_exact=True)
 
 
 def test_zipped_plain_and_in_a_folder_are_the_same(tmp_path):
     source = written(*quarters(), tmp_path / raw.POWER)
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
     archive = zipped(source, tmp_path / "one" / f"{raw.POWER}.zip", "deep/")
     source = source.rename(tmp_path / "two" / raw.POWER)
     expected = (prepared("electricity", source, tmp_path / "a") / "test.csv").read_bytes()
@@ -272,19 +265,16 @@ def test_a_line_without_end_is_refused_before_all_of_it_is_in_memory(tmp_path):
         assert refused("traffic", source, tmp_path / name) == endless
 
 
-GROWTH = """
-import re, sys
-from pathlib import Path
+BEFORE = """
 from helpers.display import progress
 from helpers.models.tft import raw
-def peak():
-    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 small, large = map(Path, sys.argv[1:])
 raw._hourly_power(small)  # loads the parts of polars that are used
-progress.LINE_SECONDS, before = 0, peak()
-hourly = raw._hourly_power(large)
-power = hourly.drop(raw.HOUR)
-print(peak() - before, *power.shape, power.sum_horizontal()[5])
+progress.LINE_SECONDS = 0
+"""
+CODE = """
+power = raw._hourly_power(large).drop(raw.HOUR)
+print(*power.shape, power.sum_horizontal()[5])
 """
 
 
@@ -299,12 +289,9 @@ def test_a_large_text_is_read_within_bounded_memory(tmp_path):
     source.write_text(row.getvalue())
     small = tmp_path / "small.txt"
     small.write_text("".join(row.getvalue().splitlines(keepends=True)[:100]))
-    code = [sys.executable, "-c", GROWTH, str(small), str(source)]
-    done = subprocess.run(code, capture_output=True, text=True, check=True)
-    print(done.stdout)
-    *progress, last = done.stdout.splitlines()
-    grown, hours, customers, total = map(float, last.split())
+    (*progress, last), megabytes = grown(BEFORE, CODE, small, source)
+    hours, customers, total = map(float, last.split())
     assert (hours, customers) == (364 * 24 + 1, 370)
     assert total == pytest.approx(sum(n + n % 10 / 10 for n in range(370)))
-    assert grown < 100  # megabytes: the hours twice, and a block at a time
+    assert megabytes < 100  # the hours twice, and a block at a time
     assert progress[0].startswith("1,968 rows of quarters of an hour, ")

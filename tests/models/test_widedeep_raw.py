@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import zipfile
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -17,13 +15,12 @@ import pytest
 
 from helpers import models
 from helpers.errors import DataError
-from helpers.models._tables import LONGEST_LINE
 from helpers.models.widedeep import MODEL as widedeep
 from helpers.models.widedeep import raw
 from helpers.models.widedeep.features import MULTI_HOT, NAMES, NUMERIC, ONE_HOT
 from helpers.models.widedeep.raw import files, parts, rows, statistics
 from helpers.models.widedeep.raw.tables import row_of
-from tests.models.builders import encrypt, refusal
+from tests.models.builders import grown, refusal
 
 CONFIG = SimpleNamespace(dataset="x", export_precision="fp32")
 DAY_MS = 86_400_000
@@ -34,12 +31,8 @@ LABELS = {
     "categories": ("category_id", "category_id_list"),
 }
 THRESHOLDS = {
-    "ad_id": 5,
-    "document_id_promo": 5,
-    "source_id_promo": 10,
-    "publisher_id_promo": 10,
-    "advertiser_id": 10,
-    "campaign_id": 10,
+    **dict.fromkeys(("ad_id", "document_id_promo"), 5),
+    **dict.fromkeys(("source_id_promo", "publisher_id_promo", "advertiser_id", "campaign_id"), 10),
 }
 
 
@@ -77,12 +70,8 @@ class World:
             for place, ad in enumerate(self._shown(rng))
         ]
         clicks = pd.DataFrame(rows, columns=["display_id", "ad_id", "clicked"])
-        self.tables = {
-            "clicks_train": clicks,
-            "events": events,
-            "promoted_content": ads,
-            "documents_meta": met,
-        }
+        self.tables = {"clicks_train": clicks, "events": events}
+        self.tables |= {"promoted_content": ads, "documents_meta": met}
         for kind, (column, _) in LABELS.items():
             self.tables[f"documents_{kind}"] = self._labelled(ids, column, rng)
 
@@ -235,9 +224,8 @@ class Slow:
         for name, (size, _) in ONE_HOT.items():
             columns[name] = [hashed(value, size) for value in frame[name]]
         columns |= {name: frame[name].to_numpy() for name in ("clicked", "display_id")}
-        return pd.DataFrame(
-            {name: list(columns[name]) for name in (*NAMES, "clicked", "display_id")}
-        )
+        names = (*NAMES, "clicked", "display_id")
+        return pd.DataFrame({name: list(columns[name]) for name in names})
 
 
 def similarities(table, pairs):
@@ -286,12 +274,12 @@ def test_the_split_and_every_feature_are_those_of_a_slow_reading(world, folder):
     slow = Slow(world)
     expected = slow.features()
     assert_same(rows_of(folder, "valid"), expected[~slow.trains])
-    key = [*NAMES[:13], "ad_id", "display_id"]
     train = rows_of(folder, "train").sort("display_id", "ad_id", "clicked")
     wanted = expected[slow.trains].sort_values(["display_id", "ad_id", "clicked"])
     assert len(train) == len(wanted) > 500
     assert_same(train, wanted)
-    assert all(expected[name].nunique() > 1 for name in key)  # else the test would show little
+    # else the test would show little
+    assert all(expected[name].nunique() > 1 for name in (*NAMES[:13], "ad_id", "display_id"))
 
 
 def test_types_are_those_of_the_contract_and_validation_is_eight_files(folder):
@@ -321,10 +309,7 @@ def test_the_marker_tells_what_was_learnt(world, folder):
     assert marker["split"] == {"last_training_day": 10, "kept_out": 0.2, "seed": 0}
     found = marker["statistics"]
     assert found["thresholds"] == THRESHOLDS
-    assert found["median_days"] == {
-        f"publish_time{suffix}_days_since_published": train[f"age{suffix}"].median()
-        for suffix in ("", "_promo")
-    }
+    assert [*found["median_days"].values()] == [train[n].median() for n in ("age", "age_promo")]
     logs = np.log(train.groupby("ad_id")["clicked"].transform("count") + 1)
     assert found["ad_id_count"] == pytest.approx({"mean": logs.mean(), "deviation": logs.std()})
     assert marker["files"][0] == "clicks_train.csv"
@@ -398,14 +383,10 @@ def test_medians_of_counts_are_numpys(days):
 def test_only_a_folder_with_the_clicks_is_taken_for_raw(world, source, folder, tmp_path):
     assert models.raw("widedeep") is raw
     zips = world.write(tmp_path / "zips", zips=True)
-    for path, is_raw in (
-        (source, True),
-        (zips, True),
-        (folder, False),
-        (source / "clicks_train.csv", False),
-        (tmp_path / "absent", False),
-    ):
-        assert raw.is_raw(path) is is_raw
+    assert raw.is_raw(source)
+    assert raw.is_raw(zips)
+    for other in (folder, source / "clicks_train.csv", tmp_path / "absent"):
+        assert not raw.is_raw(other)
     (zips / "valid").mkdir()
     (zips / "valid" / "part_0.parquet").write_text("")
     assert not raw.is_raw(zips)
@@ -431,7 +412,7 @@ def line(place, new):
 
     def change(text):
         lines = text.split(b"\n")
-        lines[place - 1] = new.encode()
+        lines[place - 1] = new.encode("latin-1")
         return b"\n".join(lines)
 
     return change
@@ -443,11 +424,7 @@ def line(place, new):
         ("clicks_train", lambda text: b"", " is empty"),
         ("events", lambda text: text[: text.index(b"\n") + 1], " has no rows"),
         ("documents_topics", lambda text: text.split(b"\n")[0], " has no rows"),
-        (
-            "clicks_train",
-            lambda text: text.replace(b"clicked", b"label"),
-            " starts with 'display_id,ad_id,label', expected 'display_id,ad_id,clicked'",
-        ),
+        ("clicks_train", lambda text: text.replace(b"clicked", b"x"), "id,x', expected 'display_i"),
         ("promoted_content", lambda text: text.replace(b",", b";"), "starts with 'ad_id;document_"),
         ("events", lambda text: bytes(range(256)) * 9, " starts with"),
         ("clicks_train", line(5, "7,3"), "is damaged: line 5 has 2 fields, expected 3"),
@@ -468,11 +445,7 @@ def line(place, new):
         ("documents_entities", line(3, "5,abc,nan"), "line 3 has no valid confidence_level"),
         ("documents_entities", line(3, "5,abc,-1"), "line 3 has no valid confidence_level"),
         ("documents_entities", line(3, "5,,0.5"), "line 3 has no valid entity_id"),
-        (
-            "documents_entities",
-            lambda text: line(3, "5,@,0.5")(text).replace(b"@", b"\xff\xfe"),
-            "is damaged, at lines from 2: ",
-        ),
+        ("documents_entities", line(3, "5,\xff\xfe,0.5"), "is damaged, at lines from 2: "),
         ("documents_categories", line(3, "5,abc,0.5"), "could not parse `abc`"),
     ],
 )
@@ -483,15 +456,6 @@ def test_a_damaged_file_is_one_line(name, change, text, world, tmp_path):
     found = refused(source, tmp_path / "out")
     assert text in found
     assert f"{name}.csv" in found
-
-
-def test_a_line_without_an_end_is_not_gathered(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK", 1 << 16)
-    source = world.write(tmp_path / "source")
-    with (source / "events.csv").open("ab") as file:
-        file.write(bytes(LONGEST_LINE + (1 << 17)))
-    found = refused(source, tmp_path / "out")
-    assert found == "events.csv is damaged: a line is longer than 8,388,608 bytes"
 
 
 def test_a_time_that_no_calendar_has_counts_as_missing(world, tmp_path):
@@ -515,10 +479,6 @@ def test_a_set_with_an_empty_part_is_refused(day, part, tmp_path):
     assert found == f"clicks_train.csv has no display of the {part} part"
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def alter(path):
     """Alter what is compressed of an archive, and nothing else."""
     whole, middle = path.read_bytes(), path.stat().st_size // 2
@@ -533,13 +493,7 @@ def replace(path):
 
 @pytest.mark.parametrize(
     ("name", "change", "text"),
-    [
-        ("clicks_train", cut, "is damaged: File is not a zip file"),
-        ("clicks_train", alter, "is damaged"),
-        ("documents_entities", alter, "is damaged"),
-        ("events", replace, "lacks events.csv"),
-        ("events", encrypt, "is encrypted"),
-    ],
+    [("documents_entities", alter, "is damaged"), ("events", replace, "lacks events.csv")],
 )
 def test_a_damaged_zip_is_one_line(name, change, text, world, tmp_path):
     source = world.write(tmp_path / "source", zips=True)
@@ -549,38 +503,26 @@ def test_a_damaged_zip_is_one_line(name, change, text, world, tmp_path):
 
 # Memory
 
-GROWTH = """
-import re, sys
-from pathlib import Path
+BEFORE = """
 import polars, scipy.sparse
 from helpers.display import progress
 from helpers.models.widedeep import raw
 from helpers.models.widedeep.raw import files, rows
-def peak():
-    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-progress.LINE_SECONDS, files.BLOCK, rows.SPAN, before = 0, 1 << 20, 10_000, peak()
-raw.prepare_raw(None, Path(sys.argv[1]), Path(sys.argv[2]))
-print(peak() - before)
+progress.LINE_SECONDS, files.BLOCK, rows.SPAN = 0, 1 << 20, 10_000
 """
-
-
-def grown(folder, displays):
-    """Prepare in another process; give the megabytes by which its memory peaks."""
-    world = World(displays=displays)
-    source, made = world.write(folder), folder.with_name(f"{displays}-out")
-    made.mkdir()
-    command = [sys.executable, "-c", GROWTH, str(source), str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *progress, last = done.stdout.splitlines()
-    rows = len(world.tables["clicks_train"])
-    start = f"clicks_train: {rows:,} rows (the public file has 87,141,731), "
-    assert any(each.startswith(start) for each in progress)
-    return float(last)
+CODE = "raw.prepare_raw(None, Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_memory_does_not_grow_with_the_clicks(tmp_path):
     """Of a million rows, the features alone are some 150 MB; a span of them is a twentieth."""
-    few, many = (grown(tmp_path / str(count), count) for count in (50_000, 200_000))
-    assert many < few + 60
+    peaks = []
+    for displays in (50_000, 200_000):
+        world, made = World(displays=displays), tmp_path / f"{displays}-out"
+        made.mkdir()
+        progress, peak = grown(BEFORE, CODE, world.write(tmp_path / str(displays)), made)
+        start = f"clicks_train: {len(world.tables['clicks_train']):,} rows (the public file has "
+        assert any(each.startswith(f"{start}87,141,731), ") for each in progress)
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + 60  # megabytes

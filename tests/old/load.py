@@ -110,20 +110,12 @@ def adapter(file):
     model = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(model)
     served = model.TritonPythonModel()
-    config = (version / "config.json").read_text()
-    served.initialize(
-        {
-            "model_config": config,
-            "model_repository": str(version.parent),
-            "model_version": version.name,
-        }
-    )
+    given = {"model_config": (version / "config.json").read_text(), "model_version": version.name}
+    served.initialize({"model_repository": str(version.parent), **given})
 
     def run(batch):
-        request = types.SimpleNamespace(
-            inputs=lambda: [Tensor(name, values) for name, values in batch.items()]
-        )
-        (response,) = served.execute([request])
+        tensors = [Tensor(name, values) for name, values in batch.items()]
+        (response,) = served.execute([types.SimpleNamespace(inputs=lambda: tensors)])
         if response.error:
             raise response.error
         return {each.name(): each.as_numpy() for each in response.tensors}

@@ -88,25 +88,17 @@ def cases():
 def config(case, stage, **fields):
     """Configure a stage of an experiment that leads to the case's file."""
     experiment = {
-        "variant": case.variant,
-        "lookup": case.lookup,
+        **{name: getattr(case, name) for name in ("variant", "lookup", "format", "precision")},
         "export_format": case.exported,
         "export_precision": case.precision,
-        "format": case.format,
-        "precision": case.precision,
         "max_batch_size": BATCH,
         **SHORT.get(case.model, {}),
         **fields,
     }
-    return resolve(
-        case.model,
-        stage,
-        "old",
-        "cpu",
-        {"kind": "docker", "release": case.release},
-        {"dataset": "generated-small", "checkpoint": "fitted"},
-        {case.model: {"experiments": {"old": experiment}}},
-    )
+    server = {"kind": "docker", "release": case.release}
+    overrides = {"dataset": "generated-small", "checkpoint": "fitted"}
+    sections = {case.model: {"experiments": {"old": experiment}}}
+    return resolve(case.model, stage, "old", "cpu", server, overrides, sections)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -151,20 +143,13 @@ def load(tmp_path):
     def load(wanted, kind, file, inputs, batch=BATCH):
         np.savez(tmp_path / "inputs.npz", **(inputs or {}))
         found = tmp_path / "outputs.npz"
-        request = {
-            "kind": kind,
-            "file": str(file),
-            "inputs": str(tmp_path / "inputs.npz"),
-            "outputs": str(found) if inputs else "",
-            "batch": batch,
-        }
+        request = {"kind": kind, "file": str(file), "inputs": str(tmp_path / "inputs.npz")}
+        request |= {"outputs": str(found) if inputs else "", "batch": batch}
         (tmp_path / "request.json").write_text(json.dumps(request))
-        done = subprocess.run(
-            [wanted.interpreter, Path(__file__).with_name("load.py"), tmp_path / "request.json"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-        )
+        script = Path(__file__).with_name("load.py")
+        command = [wanted.interpreter, script, tmp_path / "request.json"]
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr[-2000:]
         version = done.stdout.split()[-1]
         assert version.startswith(wanted.version) or kind == "adapter"
@@ -185,13 +170,9 @@ def made(case):
     return chosen, artifact, dict(np.load(reference.folder / SAMPLES_FILE))
 
 
-def joined(batches):
-    parts = list(batches)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 def samples(chosen):
-    return joined(requests(chosen, open_dataset(chosen), BATCH, SAMPLES))
+    parts = [*requests(chosen, open_dataset(chosen), BATCH, SAMPLES)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def runs_here(case, version):
@@ -217,12 +198,11 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(case, 
     file = artifact.folder / formats.get(case.format).FILE
     inputs = ensemble.graph_inputs(chosen, artifact.folder, samples(chosen))
 
+    row = f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
+    row += f"{case.precision} | {case.runtime}"
     if not runs_here(case, wanted.version):
         version, _ = load(wanted, wanted.module, file, None)
-        print(
-            f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
-            f"{case.precision} | {case.runtime} {version} | loads; no fp16 on a processor | "
-        )
+        print(f"{row} {version} | loads; no fp16 on a processor | ")
         return
     version, found = load(wanted, wanted.module, file, inputs, 0 if graph.flat else BATCH)
 
@@ -231,11 +211,7 @@ def test_a_file_for_a_release_gives_the_frameworks_outputs_in_its_runtime(case, 
         own = {str(place): name for place, name in enumerate(graph.outputs)}
     outcome = check("old", chosen, case.precision, {own[n]: v for n, v in found.items()}, reference)
     worst = max(outcome.differences, key=lambda each: each.max_difference or np.inf)
-    print(
-        f"TABLE | {case.release} | {case.model} {case.variant} {case.lookup} | {case.format} "
-        f"{case.precision} "
-        f"| {case.runtime} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}"
-    )
+    print(f"{row} {version} | {worst.max_difference:.2g} | {worst.max_bound:.2g}")
     assert outcome.failure == ""
 
 

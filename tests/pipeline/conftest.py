@@ -8,20 +8,19 @@ import pytest
 
 from helpers.pipeline import kernels, running
 from helpers.results import Result
-from helpers.store import OUTPUTS_VARIABLE, ROOT
+from helpers.store import ROOT
 
 
 @pytest.fixture
-def outputs(tmp_path, monkeypatch):
+def outputs(tmp_path):
     """An outputs folder with the smoke target, of which nothing has run."""
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     (tmp_path / "outputs/smoke").mkdir(parents=True)
     shutil.copyfile(ROOT / "params/smoke.yaml", tmp_path / "outputs/smoke/parameters.yaml")
     return tmp_path / "outputs"
 
 
 @pytest.fixture
-def ran(tmp_path, monkeypatch):
+def ran(monkeypatch):
     """The notebooks that would be run, as model and stage; each is done, with what `measured` of
     this list is, if it is set.
     """
@@ -36,7 +35,6 @@ def ran(tmp_path, monkeypatch):
         fields = {"model": source.parent.name, "experiment": "", "stage": source.stem, "gpu": ""}
         return Result(**fields, state="done", measurement=found.measured and found.measured())
 
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
     monkeypatch.setattr(running, "execute", execute)
     monkeypatch.setattr(running, "missing_prerequisite", lambda _: "")
     nobody = SimpleNamespace(preload=lambda *_: None)

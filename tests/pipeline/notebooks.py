@@ -93,7 +93,6 @@ def prose(book):
 
 
 def variations(path):
-    """The overrides that a notebook's last cell names."""
     last = nbformat.read(path, as_version=4).cells[-1].source
     return [ast.literal_eval(each) for each in OVERRIDES.findall(last)]
 

@@ -1,13 +1,12 @@
 """What nothing refers to any more is removed from an outputs folder, and nothing else."""
 
-import pytest
 from filelock import FileLock
 
 from helpers.__main__ import main
 from helpers.config import configure, read_file
 from helpers.inference import recipe_folder
 from helpers.results import Result
-from helpers.store import OUTPUTS_VARIABLE, ROOT, create_artifact, find_artifact
+from helpers.store import ROOT, create_artifact, find_artifact
 from helpers.store.lock import LOCK
 
 OLD = "0123456789ab"
@@ -18,6 +17,10 @@ def made(folder, size=1_000_000):
         (temporary / "model.bin").write_bytes(b"x" * (size - 1))
         (temporary / "more.bin").write_bytes(b"x")
     return folder
+
+
+def clear(outputs, *options):
+    return main(["clear", *options, "--outputs", str(outputs)])
 
 
 def size_mb(folder):
@@ -62,10 +65,10 @@ def test_only_what_nothing_refers_to_is_removed_and_said_with_its_size(outputs, 
     sizes = [size_mb(path) for path in old]
     names = [f"outputs/{path.relative_to(outputs)}" for path in old]
 
-    assert main(["clear", "--dry-run", "--outputs", str(outputs)]) == 0
+    assert clear(outputs, "--dry-run") == 0
     dry = capsys.readouterr()
     assert all(find_artifact(path) for path in (*kept, *old))
-    assert main(["clear", "--outputs", str(outputs)]) == 0
+    assert clear(outputs) == 0
     said = capsys.readouterr()
 
     lines = [f"removed {name} ({size:.1f} MB)" for name, size in zip(names, sizes, strict=True)]
@@ -86,7 +89,7 @@ def test_the_databases_of_a_repository_go_with_it(outputs, capsys):
         each.mkdir(parents=True)
         (each / "000001.sst").write_bytes(b"x" * 2_000_000)
 
-    assert main(["clear", "--outputs", str(outputs)]) == 0
+    assert clear(outputs) == 0
 
     assert f"databases/dcnv2-deploy-{OLD} (2.0 MB)" in capsys.readouterr().out
     assert (kept.is_dir(), old.parent.exists()) == (True, False)
@@ -98,7 +101,7 @@ def test_a_file_that_artifacts_share_is_counted_once(outputs, capsys):
     (second / "model.bin").unlink()
     (second / "model.bin").hardlink_to(first / "model.bin")
 
-    assert main(["clear", "--outputs", str(outputs)]) == 0
+    assert clear(outputs) == 0
 
     sizes = [line.rpartition("(")[2] for line in capsys.readouterr().out.splitlines()]
     assert sizes == ["4.0 MB)", "4.0 MB)", "8.0 MB)"]
@@ -112,7 +115,7 @@ def test_nothing_behind_a_link_is_removed(outputs, tmp_path, capsys):
     inside = made(outputs / f"smoke/artifacts/bert-convert-{OLD}", 2)
     (inside / "link").symlink_to(behind)
 
-    assert main(["clear", "--outputs", str(outputs)]) == 0
+    assert clear(outputs) == 0
 
     assert capsys.readouterr().out.splitlines()[-1].startswith("unused artifacts: 1 (")
     assert not inside.exists()
@@ -123,10 +126,9 @@ def test_nothing_behind_a_link_is_removed(outputs, tmp_path, capsys):
 def test_during_a_run_nothing_is_removed(outputs, capsys):
     old = made(outputs / f"data/bert-dataset-{OLD}")
     with FileLock(outputs / LOCK):
-        code = main(["clear", "--outputs", str(outputs)])
+        assert clear(outputs) == 1
 
     words = "error: outputs is in use by another run. Wait, or use another --outputs.\n"
-    assert code == 1
     assert capsys.readouterr() == ("", words)
     assert find_artifact(old)
 
@@ -135,22 +137,19 @@ def test_nothing_is_removed_while_a_targets_parameters_cannot_be_read(outputs, c
     old = made(outputs / f"data/bert-dataset-{OLD}")
     (outputs / "smoke/parameters.yaml").write_text("gpu: CPU\n")
 
-    assert main(["clear", "--outputs", str(outputs)]) == 2
+    assert clear(outputs) == 2
     assert capsys.readouterr().err.startswith("error: outputs/smoke/parameters.yaml: ")
     assert find_artifact(old)
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(OUTPUTS_VARIABLE, "")  # set again by the command
+def test_a_folder_that_is_not_there_is_one_line_and_is_not_made(tmp_path, capsys):
     none = tmp_path / "none"
 
-    assert main(["clear", "--outputs", str(none)]) == 1
+    assert clear(none) == 1
     assert capsys.readouterr().err == f"error: the folder {none} does not exist\n"
     assert not none.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
 def test_after_a_change_what_was_made_before_it_is_removed_and_no_stage_runs_again(project):
     def artifacts():
         return {*project.target.glob("artifacts/*"), *project.root.glob("outputs/data/*")}

@@ -15,7 +15,7 @@ from helpers import pipeline
 from helpers.__main__ import Stage, app, main
 from helpers.config.loading import read_file
 from helpers.config.schema import LESSONS, STAGE, STAGES
-from helpers.store.paths import OUTPUTS_VARIABLE, ROOT
+from helpers.store.paths import ROOT
 from tests.conftest import interruptible
 
 SMOKE = str(ROOT / "params/smoke.yaml")
@@ -23,9 +23,8 @@ DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))
 DOCS = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path / "outputs"))
+@pytest.fixture
+def outputs(tmp_path):
     return tmp_path / "outputs"
 
 
@@ -39,36 +38,22 @@ def commands():
 
 
 HELP = {name: text.splitlines()[0] for name, text in commands()}
-OPENING = re.compile(r"(an? |the |of |for |that |which |whose |if |in |to |its |also |only )", re.I)
 
 
 def documented():
-    """The commands of the documents' table: name -> what may follow it, and what it does."""
-    pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?([^`]*)` \| (.*) \|$"
-    return {name: (usage, text) for name, usage, text in re.findall(pattern, DOCS, re.MULTILINE)}
+    """The commands of the documents' table: name -> what it does."""
+    pattern = r"^\| `triton-notebooks ([a-z]+(?: [a-z]+)*) ?[^`]*` \| (.*) \|$"
+    return dict(re.findall(pattern, DOCS, re.MULTILINE))
 
 
-def test_the_documents_and_the_help_have_every_command_and_no_other(capsys):
+def test_the_documents_and_the_help_have_every_command_and_say_the_same(capsys):
     assert set(documented()) == set(HELP)
     assert tuple(Stage) == tuple(STAGE)
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
     for name, line in HELP.items():
         assert " " in name or re.search(rf"^  {name} +{re.escape(line)}$", said, re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", HELP)
-def test_every_command_explains_itself_as_the_documents_do(name, capsys):
-    assert main([*name.split(), "--help"]) == 0
-
-    said, (usage, text) = capsys.readouterr().out, documented()[name]
-    options = set(re.findall(r"--[a-z-]+|PARAMS|NAME", usage))
-    known = set(re.findall(r"(?<!\S)--[a-z-]+|PARAMS|NAME", said))
-    assert said.startswith(f"Usage: triton-notebooks {name} [OPTIONS]")
-    assert options <= known
-    assert ("--outputs" in known) is not name.startswith(("params ", "new", "diff"))
-    line = HELP[name].removesuffix(".")
-    assert text.startswith(line[0].lower() + line[1:])
+        assert documented()[name].startswith(line[0].lower() + line[1:].removesuffix("."))
 
 
 @pytest.mark.parametrize("name", ["", *HELP, "params"])
@@ -78,10 +63,10 @@ def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(name, c
 
     said = capsys.readouterr().out
     lines = said.splitlines()
+    assert lines[0].startswith(f"Usage: triton-notebooks {name}{' ' * bool(name)}[OPTIONS]")
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
     assert said.isascii()
-    assert "completion" not in said
     *_, example = said.partition("Example:\n")
     program, *words = shlex.split(example.replace("\\\n", " "))
     assert program == "triton-notebooks"
@@ -90,25 +75,24 @@ def test_the_help_fits_a_screen_and_ends_with_an_example_that_can_be_run(name, c
     while inner := getattr(command, "commands", {}):
         command = inner[words.pop(0)]
     command.make_context(name, words)  # parses them, and runs nothing
-    for each in command.params:
-        assert each.help, each.name
-        assert not OPENING.match(each.help), each.help
+    assert all(each.help for each in command.params)
+    if name in HELP:
+        has_outputs = "outputs" in [each.name for each in command.params]
+        assert has_outputs is not name.startswith(("params ", "new", "diff"))
 
 
-def test_the_documents_lines_name_files_and_options_that_exist():
-    lines = re.findall(r"triton-notebooks run (params/[\w./-]+)", DOCS)
-
-    assert lines
+def test_the_files_that_the_documents_name_exist():
     own = {f"params/{name}.yaml" for name in re.findall(r"triton-notebooks new (\w+) ", DOCS)}
-    assert [name for name in lines if name not in own and not (ROOT / name).exists()] == []
-    for name in re.findall(r"`((?:notebooks|params|helpers|docker)/[\w./-]+\.\w+)`", DOCS):
-        assert name in own or (ROOT / name).exists(), name
+    names = re.findall(r"triton-notebooks run (params/[\w./-]+)", DOCS)
+    names += re.findall(r"`((?:notebooks|params|helpers|docker)/[\w./-]+\.\w+)`", DOCS)
+
+    assert len(names) > 20
+    assert [name for name in names if name not in own and not (ROOT / name).exists()] == []
 
 
 USAGE = {
     "": "Missing command. See: triton-notebooks --help",
     "train": "No such command 'train'. See: triton-notebooks --help",
-    "serve": "Missing argument 'PARAMS'. See: triton-notebooks serve --help",
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
         "'perf_offline', 'perf_online', 'compare', 'report', 'tune', 'dynamic_batching', "
@@ -129,31 +113,15 @@ def test_wrong_usage_is_exit_code_2_and_one_line(arguments, words, capsys):
 
 
 def test_run_with_nothing_after_it_runs_the_default_target(outputs, capsys):
-    assert main(["run", "--dry-run", "--outputs", str(outputs)]) == 0
+    assert main(["run", "--dry-run", "--model", "bert", "--outputs", str(outputs)]) == 0
 
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("resnet50 onnx-fp32 export: would run (no previous result, about ")
-    assert re.fullmatch(r"cpu\.yaml: about \d+ min", lines[-1])
-    assert not outputs.exists()
-
-
-COMMANDS = (
-    *("--help", "doctor params/cpu.yaml", "run --dry-run params/cpu.yaml"),
-    "status --outputs",  # a folder that the test makes
-)
+    assert re.fullmatch(r"cpu\.yaml: about \d+ min", capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(arguments, outputs):
-    for number in range(3):
-        (outputs / f"target-{number}").mkdir(parents=True)
-        (outputs / f"target-{number}/parameters.yaml").write_text(
-            "gpu: A\ndevice: cpu\nmodels: {resnet50: {experiments: {mine: }}}\n"
-        )
+@pytest.mark.parametrize("arguments", ["--help", "doctor params/cpu.yaml", "run --dry-run"])
+def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_traceback(arguments):
     command = [sys.executable, "-m", "helpers", *arguments.split()]
-    if arguments.endswith("--outputs"):
-        command.append(str(outputs))
     read, write = os.pipe()
     os.close(read)  # nobody reads any more, as after `| head`
 
@@ -199,7 +167,7 @@ def test_a_dry_run_says_what_would_run_and_about_how_long_and_writes_nothing(out
         "resnet50 report",
         *(f"resnet50 {lesson}" for lesson in LESSONS),
     ]
-    assert all(": would run (no previous result, about " in line for line in lines[:1])
+    assert lines[0].partition(": ")[2].startswith("would run (no previous result, about ")
     assert len(seconds) == len(lines)
     assert last == f"smoke.yaml: about {sum(seconds) / 60:.0f} min"
     only = ["--stage", "export", "--experiment", second]
@@ -253,9 +221,8 @@ sys.exit(code)
 @pytest.mark.parametrize("is_terminal_gone", [False, True])
 def test_a_signal_interrupts_any_command_once_and_is_its_exit_code(number, code, is_terminal_gone):
     script = [sys.executable, "-c", SIGNALS, str(int(number)), str(is_terminal_gone)]
-    done = subprocess.run(
-        script, cwd=ROOT, capture_output=True, text=True, preexec_fn=interruptible
-    )
+    pipes = {"capture_output": True, "text": True}
+    done = subprocess.run(script, cwd=ROOT, preexec_fn=interruptible, **pipes)
     line = "Interrupted. Run the same command again to resume.\n"
     assert (done.returncode, done.stderr) == (code, line)
 
@@ -268,16 +235,3 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
         assert main(["status"]) == 1  # there are no results
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # its letters are ASCII's
-
-
-@pytest.mark.slow
-def test_what_a_terminal_cannot_show_is_replaced(tmp_path):
-    command = [sys.executable, "-m", "helpers", "status", "--outputs", str(tmp_path / "größe")]
-
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | LATIN)
-
-    line = f"error: {tmp_path}/gr??e has no results. Run: triton-notebooks run\n"
-    assert (done.returncode, done.stderr) == (1, line.encode("ascii"))

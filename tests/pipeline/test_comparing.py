@@ -16,7 +16,6 @@ STAGES = ("perf_offline", "perf_online")
 
 
 def change(path, **fields):
-    """Change a stage's result."""
     result = read(path)
     path.write_text(result.model_copy(update=fields).model_dump_json())
     return result
@@ -36,8 +35,7 @@ def halves(project):
 
 
 def compare(project):
-    options = ("--fail-if-slower", "50%", "--measure")
-    return project.run("diff", "before", "outputs", *options)
+    return project.run("diff", "before", "outputs", "--fail-if-slower", "50%", "--measure")
 
 
 def test_a_planted_delay_and_changed_predictions_are_found_by_measuring(project):
@@ -47,9 +45,8 @@ def test_a_planted_delay_and_changed_predictions_are_found_by_measuring(project)
     result = project.result("onnx-fp32", "deploy")
     assert result.artifact.folder == model.parts[-4]
     assert code.read_text().count(SLEEP) == 1
-    code.write_text(
-        code.read_text().replace(SLEEP, f"        __import__('time').sleep(0.1)\n{SLEEP}")
-    )
+    slowly = f"        __import__('time').sleep(0.1)\n{SLEEP}"
+    code.write_text(code.read_text().replace(SLEEP, slowly))
     graph = onnx.load(model)
     for tensor in graph.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), tensor.name))
@@ -60,10 +57,8 @@ def test_a_planted_delay_and_changed_predictions_are_found_by_measuring(project)
     lines = answer.output.splitlines()
     slow = [line for line in lines if ": slower, 0." in line]
     assert answer.code == 1, answer.output
-    assert [re.search(r"(offline|online) .*(?=: slower)", line)[0] for line in slow] == [
-        "offline batch size 4",
-        "online 4 clients",
-    ]
+    rows = [re.search(r"(offline|online) .*(?=: slower)", line)[0] for line in slow]
+    assert rows == ["offline batch size 4", "online 4 clients"]
     assert all(line.endswith(", 8 interleaved rounds") for line in slow)
     changed = [line for line in lines if "predictions: changed" in line]
     assert [line.partition(", ")[2] for line in changed] == [" -> 0.00% are those of A"] * 2

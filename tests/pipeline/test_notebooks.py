@@ -15,17 +15,8 @@ from helpers import models
 from helpers.config import LESSONS, SEPARATOR, STAGE, notebook_file, resolve, stages
 from helpers.config.parameter_file import ParameterFile
 from helpers.store.paths import ROOT
-from tests.pipeline.notebooks import (
-    BOOKS,
-    MOST_WORDS,
-    SOURCES,
-    code_cells,
-    common_code,
-    prose,
-    read,
-    require_rules,
-    variations,
-)
+from tests.pipeline import notebooks
+from tests.pipeline.notebooks import BOOKS, code_cells, common_code, prose, read, require_rules
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports warn of deprecations
@@ -57,7 +48,7 @@ def test_a_notebook_keeps_the_rules(model, stage):
     if STAGE[stage].makes_artifact:
         # drawings and tags are left out, and code in a line counts as one word
         text = re.sub(r"```.*?```|<[^>]*>", " ", prose(book), flags=re.DOTALL)
-        assert len(re.sub(r"`[^`\n]+`", "x", text).split()) <= MOST_WORDS
+        assert len(re.sub(r"`[^`\n]+`", "x", text).split()) <= notebooks.MOST_WORDS
 
 
 @pytest.mark.parametrize(("model", "stage"), BOOKS)
@@ -74,7 +65,7 @@ def test_its_parameters_have_types_help_and_the_defaults_of_resolve(model, stage
 
 @pytest.mark.parametrize(("model", "stage"), BOOKS)
 def test_each_variation_is_of_the_stage_and_changes_it(model, stage):
-    for given in variations(notebook_file(model, stage)):
+    for given in notebooks.variations(notebook_file(model, stage)):
         found = resolve(model, stage, overrides=given)
 
         assert found.overrides == given, "it is what the first experiment has"
@@ -111,9 +102,9 @@ def test_the_code_of_a_stage_is_the_same_in_every_model(stage):
     assert found == dict.fromkeys(found, first)
 
 
-@pytest.mark.parametrize("figure", SOURCES)
+@pytest.mark.parametrize("figure", notebooks.SOURCES)
 def test_a_figure_is_what_its_source_says(figure):
     number = figure.partition(" ")[0]
     last = 10.0 ** -len(number.partition(".")[2])
 
-    assert abs(float(number) - SOURCES[figure]) <= last / 2 + 1e-9
+    assert abs(float(number) - notebooks.SOURCES[figure]) <= last / 2 + 1e-9

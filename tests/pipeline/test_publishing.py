@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 
 import nbformat
 import pytest
@@ -16,7 +15,6 @@ from tests.comparisons import compared
 
 
 def keep(outputs, experiment, stage, state="done", model="bert", **fields):
-    """Write a result and return its path."""
     path = outputs / "smoke" / model / experiment / f"{stage}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     named = {"model": model, "experiment": experiment, "stage": stage, "gpu": "CPU"}
@@ -48,9 +46,7 @@ def indexes(outputs):
 
 
 @pytest.mark.parametrize("state", ["blocked", "skipped"])
-def test_a_stage_that_was_done_and_is_now_blocked_or_skipped_has_a_banner_on_its_old_page(
-    outputs, state
-):
+def test_a_stage_that_is_now_blocked_or_skipped_has_a_banner_on_its_old_page(outputs, state):
     path = keep(outputs, "openvino-fp32", "deploy")
     page = notebook_of(path)
     publish(outputs, "smoke", only_changed=True)
@@ -91,8 +87,7 @@ def test_the_indexes_say_what_runs_and_what_waits_and_are_loaded_again_meanwhile
     publish_indexes(outputs, "smoke", pending)
 
     found = states(outputs, pending=pending)
-    stages = ("export", "convert", "deploy")
-    shown = [found["openvino-fp32", stage] for stage in stages]
+    shown = [found["openvino-fp32", stage] for stage in ("export", "convert", "deploy")]
     assert shown == ["done", "running", "waiting"]
     assert (found["", "report"], found["", "compare"]) == ("waiting", "missing")
     reasons = states(outputs, pending=pending, value="reason")
@@ -102,16 +97,17 @@ def test_the_indexes_say_what_runs_and_what_waits_and_are_loaded_again_meanwhile
         assert "A run is in progress" in text
         assert '<meta http-equiv="refresh" content="10">' in text
         assert "1 running" in text
-    publish(outputs, "smoke")
+    with (outputs / "smoke/index.html").open() as reader:
+        publish(outputs, "smoke")
+        assert "A run is in progress" in reader.read()  # the page is replaced whole
     for text in indexes(outputs):
         assert "A run is in progress" not in text
         assert 'http-equiv="refresh"' not in text
 
 
 def test_pages_link_the_stages_before_and_after_theirs(outputs):
-    export, convert = (
-        notebook_of(keep(outputs, "openvino-fp32", stage)) for stage in ("export", "convert")
-    )
+    stages = ("export", "convert")
+    export, convert = (notebook_of(keep(outputs, "openvino-fp32", stage)) for stage in stages)
     deploy = outputs / "smoke/bert/openvino-fp32/deploy.json"
 
     publish(outputs, "smoke", pending={deploy: "waiting"})
@@ -160,11 +156,8 @@ def test_lessons_are_on_the_index_and_link_one_another(outputs):
     publish(outputs, "smoke")
 
     found = {key: state for key, state in states(outputs, "resnet50").items() if key[1] in LESSONS}
-    assert found == {
-        ("", "dynamic_batching"): "done",
-        ("", "instances"): "done",
-        ("", "precision"): "missing",
-    }
+    assert list(found) == [("", lesson) for lesson in LESSONS]
+    assert list(found.values()) == ["done", "done", "missing"]
     index = indexes(outputs)[1]
     section = index.partition('<h2 id="lessons">')[2].partition("</section>")[0]
     assert 'href="resnet50/lessons/instances.html">Instances</a>' in section
@@ -174,40 +167,7 @@ def test_lessons_are_on_the_index_and_link_one_another(outputs):
     assert [links(page)[0] for page in pages] == ["instances.html", "dynamic_batching.html"]
 
 
-FILL = """
-import os, sys
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
-from helpers.__main__ import main
-outputs = Path(sys.argv[1])
-(outputs / "smoke").mkdir()
-(outputs / "smoke/parameters.yaml").write_text(Path("params/smoke.yaml").read_text())
-def published():
-    code = main(["publish", "--outputs", str(outputs)])
-    return code, {path: path.read_bytes() for path in outputs.rglob("*.*") if path.is_file()}
-with redirect_stderr(sys.stdout), redirect_stdout(open(os.devnull, 'w')):
-    code, before = published()
-    with suppress(OSError), (outputs / "zeros").open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    code_full, after = published()
-print(code, code_full, len(before) > 5, before == after)
-"""
-
-
-@pytest.mark.slow
-def test_publishing_on_a_full_disk_is_one_line_and_keeps_the_pages(on_a_small_disk, tmp_path):
-    done = on_a_small_disk(tmp_path, "20m", sys.executable, "-c", FILL, str(tmp_path))
-
-    assert done.stdout.splitlines() == [
-        f"error: cannot write {tmp_path.name}/smoke/results.csv: no space left on device",
-        "0 1 True True",
-    ]
-
-
-def test_the_comparison_is_on_the_indexes_also_while_it_is_made_again_and_its_page_in_order(
-    outputs,
-):
+def test_the_comparison_is_on_the_indexes_also_while_it_is_made_again(outputs):
     speeds = {"onnx-fp32": 1.0, "openvino-fp32": 2.0}
     found = compared(**speeds).model_copy(update={"seconds": 12.0})
     measured = [keep(outputs, "openvino-fp32", name) for name in ("perf_offline", "perf_online")]
@@ -224,12 +184,8 @@ def test_the_comparison_is_on_the_indexes_also_while_it_is_made_again_and_its_pa
     text = indexes(outputs)[1]
     assert re.search(f'Comparison: <a href="bert/compare.html">.*{headline}', text)
     assert text.count("<p>Comparison: ") == 6
-    assert '<th scope="col">compare</th>' not in text
-    (shown,) = (
-        s for s in stage_states(outputs, "smoke") if (s.model, s.stage) == ("bert", "compare")
-    )
-    shown = (shown.experiment, shown.state, shown.measuring_seconds)
-    assert shown == ("", "done", 12.0)
+    assert states(outputs)["", "compare"] == "done"
+    assert states(outputs, value="measuring_seconds")["", "compare"] == 12.0
     assert "../compare.html" in links(pages[1])
     assert links(pages[2])[:2] == ["openvino-fp32/perf_online.html", "report.html"]
     assert "compare.html" not in links(pages[3])

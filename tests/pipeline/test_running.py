@@ -27,8 +27,6 @@ def measured(again=0.0, waited=0.0, rows=()):
     return Measurement(rows=rows, again_seconds=again, waited_seconds=waited, **fields)
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
 def test_a_stage_that_is_blocked_says_so_on_its_page_and_holds_again_afterwards(project):
     folder = project.target / "dummy/onnx-fp32"
     export, page = folder / "export.json", folder / "convert.html"
@@ -64,9 +62,7 @@ def test_a_run_says_what_a_machine_that_was_not_quiet_took(again, said, ran, out
     assert (line in capsys.readouterr().out) == said
 
 
-def test_the_stages_of_a_run_share_the_patience_for_a_quiet_machine(
-    ran, file, tmp_path, monkeypatch
-):
+def test_the_stages_share_the_patience_for_a_quiet_machine(ran, file, tmp_path, monkeypatch):
     given = []
 
     def measure():
@@ -118,13 +114,10 @@ def test_without_clients_an_old_result_is_removed_and_its_page_says_why(outputs,
     assert removed.measurement is None
     assert (removed.state, removed.reason) == ("skipped", "concurrency is empty")
     assert (outputs / "cpu/results.csv").read_text().count("\n") == 2  # the head and one row
-    shown = {
-        each.experiment: (each.state, each.reason)
-        for each in stage_states(outputs, "cpu")
-        if (each.model, each.stage) == ("bert", "perf_online")
-    }
-    assert shown["openvino-fp32"] == ("unplanned", "concurrency is empty")
-    assert shown["onnx-fp32"][0] == "done"
+    found = {(s.model, s.stage, s.experiment): s for s in stage_states(outputs, "cpu")}
+    shown, other = (found["bert", "perf_online", n] for n in ("openvino-fp32", "onnx-fp32"))
+    assert (shown.state, shown.reason) == ("unplanned", "concurrency is empty")
+    assert other.state == "done"
     assert "not planned</span>" in (outputs / "cpu/index.html").read_text()
     before = paths["openvino-fp32"].read_bytes()
     run()

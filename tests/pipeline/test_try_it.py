@@ -9,8 +9,6 @@ Those of the lessons are in tests/compare.
 import os
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +39,7 @@ from helpers.pipeline.planning import framework
 from helpers.pipeline.publishing import explored, publish_indexes
 from helpers.results import read
 from helpers.store import OUTPUTS_VARIABLE, ROOT, find_artifact, link_or_copy
-from tests.conftest import WATCHED, apart, wait_for, watch
+from tests.conftest import WATCHED, Project, apart, watch
 from tests.pipeline.notebooks import variations
 from tests.triton.test_client import answer_to_client
 
@@ -53,12 +51,8 @@ OTHERS = {
     "tft": ("traffic-onnx-fp32", {"variant": "traffic"}),
     "dcnv2": (
         "hps-onnx-fp32",
-        {
-            "format": "onnx",
-            "lookup": "hps",
-            "hps": {"gpucacheper": 0.5, "hit_rate_threshold": 0.5},
-            "repeated_batch": True,
-        },
+        {"format": "onnx", "lookup": "hps", "repeated_batch": True}
+        | {"hps": {"gpucacheper": 0.5, "hit_rate_threshold": 0.5}},
     ),
 }
 SERVED = ("deploy", "perf_offline", "perf_online", "compare", "report", "tune")  # one code for all
@@ -158,15 +152,13 @@ class Prepared:
         given = {"overrides": overrides}
         config = self.config(stage, **given)
         for earlier in list(STAGE)[: list(STAGE).index(stage)] if stage != "report" else ():
-            if STAGE[earlier].makes_artifact and not find_artifact(
-                artifact_folder(config, earlier)
-            ):
+            is_made = STAGE[earlier].makes_artifact
+            if is_made and not find_artifact(artifact_folder(config, earlier)):
                 self.run(earlier, **given)
                 given = {"experiment": config.experiment}
         return self.run(stage, **given)
 
     def files(self):
-        """The experiment's own results."""
         base = self.outputs / self.target / self.model
         found = (path for path in base.rglob("*") if SEPARATOR not in str(path.relative_to(base)))
         return {str(path): path.read_bytes() for path in found if path.suffix in (".json", ".yaml")}
@@ -184,13 +176,10 @@ def run_once(model, shared, folder):
             making = shared / f"{model}-making"
             making.mkdir()
             (making / FILE).write_text(yaml.safe_dump(content))
-            command = [sys.executable, "-W", "ignore", "-m", "helpers", "run", str(making / FILE)]
-            command += ["--outputs", str(making / "outputs")]
+            where = ("--outputs", str(making / "outputs"))
             with watch(making / WATCHED):
-                done = subprocess.run(
-                    command, cwd=ROOT, capture_output=True, text=True, timeout=600
-                )
-            assert done.returncode == 0, done.stdout + done.stderr
+                answer = Project(ROOT).run("run", str(making / FILE), *where)
+            assert answer.code == 0, answer.output
             making.rename(made)
     shutil.copytree(made, folder, copy_function=link_or_copy_large, dirs_exist_ok=True)
     return content
@@ -228,7 +217,6 @@ def prepared(request, shared, tmp_path):
 
 
 def kinds(made):
-    """The kinds of operators in what a stage made."""
     return set(made.artifact.facts["operators"])
 
 
@@ -283,10 +271,8 @@ IMPORTED = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}  # by fra
 
 
 def require_one_framework(prepared):
-    """No process of a model's run has imported another framework."""
     seen = [path.read_text().split() for path in (prepared.outputs.parent / WATCHED).iterdir()]
     own = models.get(prepared.model).FRAMEWORK
-
     kernels = [modules for modules in seen if {"forked", "helpers"} <= set(modules)]
     assert len(kernels) >= 6
     assert any("ipykernel" in modules for modules in seen)
@@ -301,12 +287,9 @@ def require_one_framework(prepared):
 def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(prepared, tmp_path):
     before = prepared.files()
     config = prepared.config("deploy")
-    report = prepared.outputs / f"{prepared.target}/{prepared.model}/report.html"
-    assert config.experiment in report.read_text()
-    assert (
-        f"{prepared.target}/{prepared.model}/report.html"
-        in (prepared.outputs / "index.html").read_text()
-    )
+    report = f"{prepared.target}/{prepared.model}/report.html"
+    assert config.experiment in (prepared.outputs / report).read_text()
+    assert report in (prepared.outputs / "index.html").read_text()
     assert (prepared.outputs / "published.html").exists()
     require_one_framework(prepared)
 
@@ -316,20 +299,14 @@ def test_each_runs_apart_from_the_experiment_and_the_client_is_answered(prepared
     assert prepared.files() == before
 
     repository = artifact_folder(config, "deploy")
-    command = [sys.executable, "-W", "ignore", "-m", "helpers", "serve"]
-    command += [str(prepared.outputs.parent / FILE), "--model", prepared.model]
-    command += ["--outputs", str(prepared.outputs)]
-    log = (tmp_path / "serve.log").open("w")
-    server = subprocess.Popen(command, cwd=ROOT, stdout=log)
+    serve = ("serve", str(prepared.outputs.parent / FILE), "--model", prepared.model)
+    server = Project(ROOT).start(*serve, "--outputs", str(prepared.outputs))
     try:
-        found = wait_for(
-            lambda: re.search(r"127\.0\.0\.1:\d+", (tmp_path / "serve.log").read_text())
-        )
+        found = next(filter(None, map(re.compile(r"127\.0\.0\.1:\d+").search, server.stdout)))
         printed = answer_to_client(repository, found[0], tmp_path / "elsewhere")
     finally:
         server.send_signal(2)
-        server.wait(60)
-        log.close()
+        server.communicate(timeout=600)
 
     assert len(printed.splitlines()) >= 3
     assert "nan" not in printed

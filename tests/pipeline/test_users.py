@@ -13,11 +13,11 @@ import pytest
 
 from tests.conftest import copy_project
 from tests.pipeline.own import sources
-from tests.pipeline.test_cli import LATIN
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 USER, OTHER = 4242, 4243  # without a name
 READER = "+dac_read_search"  # this Python and the tests' folders may be root's alone
+LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # its letters are ASCII's
 LIMITED = (*("run", "params/dummy.yaml", "--experiment", "onnx-fp32"), "--stage", "export")
 
 
@@ -39,12 +39,11 @@ def entered():
 
 @pytest.fixture
 def tmpdir(entered, monkeypatch):
-    """A TMPDIR for all users, as /tmp is."""
     folder = entered / "tmp"
     folder.mkdir()
     folder.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
 
@@ -54,10 +53,9 @@ def test_without_a_home_everything_works_and_nothing_stays(home, entered, tmpdir
     sources.scores(user.root / "mine.onnx")
     for path in (user.root, *user.root.rglob("*")):
         os.chown(path, USER, USER)
+    monkeypatch.delenv("HOME")
     if home:
         monkeypatch.setenv("HOME", home)
-    else:
-        monkeypatch.delenv("HOME")
 
     commands = (LIMITED, ("new", "mine", "--from", "mine.onnx"), ("publish",), ("status",))
     for answer in (user.run(*command) for command in commands):
@@ -88,7 +86,6 @@ with exclusive_lock():
 
 
 def measuring(user):
-    """Start what a measurement does first."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [*as_user(user), sys.executable, "-c", MEASURE]
     return subprocess.Popen(command, umask=0o077, bufsize=0, **pipes)

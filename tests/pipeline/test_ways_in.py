@@ -1,6 +1,5 @@
 """The three ways in, on a small model: nbclient for JupyterLab, papermill, the batch command."""
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,6 @@ def nothing_set(monkeypatch):
 
 
 def run(project, command, folder="."):
-    """Run a command in the copy to a good end; return what it printed."""
     ended = subprocess.run(
         command,
         cwd=project.root / folder,
@@ -71,17 +69,6 @@ def test_papermill_with_a_parameter_file_gives_no_warning_and_the_same_result(pr
     papermill(project, "convert", "-p", "experiment", "openvino-fp32")
 
     assert without_time(project.result("openvino-fp32", "convert")) == without_time(by_batch)
-
-
-def test_the_batch_command_injects_only_the_slice_that_a_stage_reads(finished):
-    executed = json.loads((finished.target / "dummy/onnx-fp32/convert.ipynb").read_text())
-    (injected,) = [
-        c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])
-    ]
-    source = "".join(injected["source"])
-    assert "batch_sizes" not in source
-    assert "openvino" not in source
-    assert len(source) < 800
 
 
 def test_exploring_leaves_the_experiment_as_it_is_and_goes_on_by_name(project):

@@ -6,6 +6,7 @@ import numpy as np
 from pandas import DataFrame
 
 from helpers.config import resolve
+from helpers.display import Table
 from helpers.report import Answer, analysis
 from helpers.report.site import StageState
 from helpers.results import LATENCY_COMPONENTS, Difference, Measurement, ParityCheck, Result, Row
@@ -94,10 +95,18 @@ def stage_frame(*given):
     return DataFrame(rows, columns=list(Row.model_fields))
 
 
+def texts(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def words(figure):
-    """The texts of a figure's legends and axes."""
-    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    return " | ".join(legend + [text.get_text() for axes in figure.axes for text in axes.texts])
+    found = [text for legend in figure.legends for text in texts(legend)]
+    return " | ".join(found + [text.get_text() for axes in figure.axes for text in axes.texts])
+
+
+def captions(shown):
+    """Those of the tables that were displayed."""
+    return [each.caption for each in shown if isinstance(each, Table)]
 
 
 class Page(HTMLParser):

@@ -24,93 +24,88 @@ FIXED = (
     "A no-op model with the same tensors takes 0.3 ms at batch size 1 to 2.5 ms at batch size 64: "
     "the fixed overhead of Triton, transport and adapter."
 )
-NO_BATCH = "No offline measurement is stable or imprecise."
 NO_POINT = "No measurement is stable or imprecise, so none is a Pareto point."
 NO_RATIO = "No relative throughput was measured well enough."
-
-
-@pytest.mark.parametrize(
-    ("describe_rows", "given", "said"),
-    [
+NOISY = [{"quality": "noisy"}]
+CAPTIONS = {
+    describe.throughput: [
         (
-            describe.throughput,
             [{"throughput": 10 * size, "batch_size": size} for size in (4, 1, 16)],
             "Offline throughput in samples/s: onnx 10 at batch size 1 to 160 at batch size 16.",
         ),
-        (  # once for one batch size, and never as a power of ten
-            describe.latency,
-            [{"p99_latency_ms": 1010.4}],
-            "Offline p99 latency: onnx 1,010 ms at batch size 8.",
-        ),
+        (NOISY, "No offline measurement is stable or imprecise."),
+    ],
+    describe.latency: [  # once for one batch size, and never as a power of ten
+        ([{"p99_latency_ms": 1010.4}], "Offline p99 latency: onnx 1,010 ms at batch size 8."),
+        (NOISY, "No offline p99 is stable or imprecise."),
+    ],
+    describe.frontier: [
         (
-            describe.frontier,
             [{"dataset": "a"}, {"experiment": "two", "dataset": "b", "p99_latency_ms": 9.0}],
             "Pareto points: no other measurement has both more throughput and a lower p99. "
             "a: onnx 1; b: two 1.",
         ),
+        (NOISY, NO_POINT),
+    ],
+    describe.relative_throughput: [
         (
-            describe.relative_throughput,
             [
-                RATIO,
-                RATIO | {"relative_throughput": 0.95, "relative_quality": "imprecise"},
+                *(RATIO, RATIO | {"relative_throughput": 0.95, "relative_quality": "imprecise"}),
                 {"relative_quality": "too few pairs", "relative_throughput": 0.5},
             ],
             "Triton reaches 92% of the in-process throughput (median of 2 measurements); the "
             "lowest is 90% (95% CI 88% to 92%), onnx at batch size 8.",
         ),
         (
-            describe.relative_throughput,
             [AROUND_1],
             "Triton reaches 96% of the in-process throughput (median of 1 measurement); the lowest "
             "is 96% (95% CI 88% to 102%, no measurable difference), onnx at batch size 8.",
         ),
+        ([RATIO | {"quality": "failed"}], NO_RATIO),
+    ],
+    describe.overhead: [
         (
-            describe.overhead,
             [*NOOP[:2], NOOP[2] | BOUNDS],
             f"{FIXED} The residual overhead is largest for ov at batch size 64: 0.25 ms (95% CI "
             "0.125 to 0.375).",
         ),
-        (describe.overhead, NOOP, FIXED),
+        (NOOP, FIXED),
         (
-            describe.overhead,
             [*NOOP[:2], NOOP[2] | BOUNDS | {"residual_overhead_low_ms": -0.1}],
             f"{FIXED} There is no measurable residual overhead.",
         ),
+        ([{"noop_reason": "no model"}], "The no-op model was not measured: no model."),
+        ([{}], "The no-op model was not measured."),
         (
-            describe.overhead,
-            [{"noop_reason": "no identity model"}],
-            "The no-op model was not measured: no identity model.",
-        ),
-        (describe.overhead, [{}], "The no-op model was not measured."),
-        (
-            describe.overhead,
             [{"noop_latency_ms": 1.0, "quality": "noisy"}],
             "The no-op model has no stable or imprecise measurement.",
         ),
+    ],
+    describe.machine_speed: [
         (
-            describe.machine_speed,
             [{"machine_gflops": 100.0 + i} for i in range(-20, 21)],
             "The speed of the machine (a reference kernel) was 81.0% to 119.0% of its median in "
             "95% of 41 measurements. Smaller differences may come from the machine.",
         ),
-        (describe.machine_speed, [{}, {}], "The machine's speed was not measured."),
+        ([{}, {}], "The machine's speed was not measured."),
+    ],
+    describe.qualities: [
         (
-            describe.qualities,
             [{}, {}, {"quality": "failed"}],
             "3 measurements: 2 stable, 1 failed. Findings use stable and imprecise ones.",
         ),
-        (describe.throughput, [{"quality": "noisy"}], NO_BATCH),
-        (describe.latency, [{"quality": "noisy"}], "No offline p99 is stable or imprecise."),
-        (describe.latency_parts, [{}], "No online measurement is stable or imprecise."),
-        (describe.frontier, [{"quality": "noisy"}], NO_POINT),
-        (describe.relative_throughput, [RATIO | {"quality": "failed"}], NO_RATIO),
-        (describe.rates, [], "The request-rate mode was not measured."),
     ],
-)
-def test_a_caption_says_what_was_found(describe_rows, given, said):
-    rows = [row(**{"scenario": "offline"} | fields) for fields in given]
+    describe.latency_parts: [([{}], "No online measurement is stable or imprecise.")],
+    describe.rates: [([], "The request-rate mode was not measured.")],
+}
 
-    assert describe_rows(frame(*rows)) == said
+
+@pytest.mark.parametrize("caption", CAPTIONS, ids=lambda caption: caption.__name__)
+def test_a_caption_says_what_was_found(caption):
+    for given, said in CAPTIONS[caption]:
+        assert (
+            caption(frame(*(row(**{"scenario": "offline"} | fields) for fields in given))) == said
+        )
 
 
 def test_an_imprecise_row_takes_part_with_its_interval_and_no_other_does():
@@ -125,36 +120,27 @@ def test_an_imprecise_row_takes_part_with_its_interval_and_no_other_does():
 # The budget
 
 
-@pytest.mark.parametrize(
-    ("late", "requests", "word"),
-    [
-        (0, 0, "unconfirmed"),
-        (0, 367, "unconfirmed"),
-        (0, 368, "met"),
-        (1, 368, "unconfirmed"),
-        (4, 1022, "met"),
-        (8, 400, "unconfirmed"),
-        (12, 400, "not met"),
-    ],
-)
-def test_the_share_above_the_budget_is_met_not_met_or_not_known(late, requests, word):
+LATE = {(0, 0): "unconfirmed", (0, 367): "unconfirmed", (0, 368): "met", (1, 368): "unconfirmed"}
+LATE |= {(4, 1022): "met", (8, 400): "unconfirmed", (12, 400): "not met"}
+
+
+@pytest.mark.parametrize(("late", "requests"), LATE)
+def test_the_share_above_the_budget_is_met_not_met_or_not_known(late, requests):
     latencies = np.ones(requests)
     latencies[np.linspace(0, requests - 1, late).astype(int)] = 9.0
 
     found, needed = check_budget(latencies, 5.0)
 
-    assert found == word
+    assert found == LATE[late, requests]
     if found != "met":  # the binomial distribution's own tail says when it would be
         assert binom.cdf(late, needed, 0.01) <= 0.025 < binom.cdf(late, needed - 1, 0.01)
 
 
 def test_correlated_requests_tell_less_of_the_budget():
     latencies = np.repeat(np.random.default_rng(0).lognormal(0, 0.1, 100), 4)  # four at a time
-
     word, needed = check_budget(latencies, 5.0)
 
-    assert word == "unconfirmed"
-    assert needed > 4 * 368
+    assert (word, needed > 4 * 368) == ("unconfirmed", True)
 
 
 def test_the_budget_of_a_row_is_known_from_its_requests_but_the_first(monkeypatch):
@@ -187,18 +173,13 @@ def test_tables_show_intervals_and_how_many_requests_a_percentile_needs():
 
     shown = with_intervals(rows, columns)
 
-    more = {
-        "throughput": ["980.4 to 1,020", "9.804 to 10.2", "9.804 to 10.2", "–"],
-        "p99": ["19.5 to 21.25", "needs 299 requests", "needs 401 requests", "–"],
-        "relative throughput": ["–"] * 4,
+    assert shown.drop(columns=columns).to_dict("list") == {
+        "throughput, 95% CI": ["980.4 to 1,020", "9.804 to 10.2", "9.804 to 10.2", "–"],
+        "p99, 95% CI": ["19.5 to 21.25", "needs 299 requests", "needs 401 requests", "–"],
+        "relative throughput, 95% CI": ["–"] * 4,
     }
-    names = [f"{name}, 95% CI" for name in more]
-    assert list(shown) == [
-        *("throughput", names[0], "p50_latency_ms", "p99_latency_ms", names[1]),
-        *("relative_throughput", names[2], "quality"),
-    ]
-    assert [list(shown[name]) for name in names] == list(more.values())
-    assert list(with_intervals(rows, ["quality"])) == ["quality"]
+    places = [list(shown).index(f"{name}, 95% CI") for name in ("throughput", "p99")]
+    assert places == [1, 4]  # after its number
     assert "noop_reason" not in with_intervals(rows, ["noop_reason"])
     assert "noop_reason" in with_intervals(rows.assign(noop_reason="none"), ["noop_reason"])
     assert interval(None, None) == "–"

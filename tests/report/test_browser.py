@@ -16,14 +16,11 @@ from helpers.report.sections import OFFLINE, ONLINE, RATES
 from helpers.report.site import Target, outputs_index, target_index
 from helpers.results import Row
 from helpers.store import ROOT
-from tests.browser import LANDSCAPE, PORTRAIT, started
-from tests.conftest import BROWSER, wait_for
+from tests.browser import LANDSCAPE, PORTRAIT
+from tests.conftest import wait_for
 from tests.report.builders import answers, stage, stages
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not BROWSER, reason="chromium: none on PATH to open a page with"),
-]
+pytestmark = pytest.mark.slow
 
 AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))  # of npm's axe-core
 VIEWS = [(width, medium) for width in (1280, 390) for medium in ("light", "dark")]
@@ -53,12 +50,6 @@ HIDDEN = """[...document.querySelectorAll("main :is(h1, h2, p, tr, img, dd)")]
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("browser") / "profile") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def indexes(tmp_path_factory):
     """An outputs folder's indexes, with stages in every state and recommendations of every kind."""
     folder = tmp_path_factory.mktemp("outputs")
@@ -69,7 +60,6 @@ def indexes(tmp_path_factory):
 
 
 def pages(finished, indexes):
-    """All pages of a run, and indexes of another."""
     found = sorted((finished.root / "outputs").rglob("*.html"))
     assert len(found) == 16
     return [*found, *sorted(indexes.rglob("*.html"))]
@@ -128,9 +118,8 @@ def test_axe_finds_nothing_serious_in_light_and_dark(finished, indexes, browser)
     if not AXE.exists():
         pytest.skip("axe: AXE_CORE names no axe.min.js: npm install --prefix DIR axe-core@4.14.1")
     *run, one, other = pages(finished, indexes)
-    kinds = {page.name: page for page in run}
     found = {}
-    for page in [*kinds.values(), one, other]:
+    for page in [*{page.name: page for page in run}.values(), one, other]:
         browser.open(page.as_uri())
         browser.evaluate(AXE.read_text() + SHORTENED)
         for width, medium in VIEWS[1:3]:
@@ -148,10 +137,9 @@ def test_the_index_is_filtered_with_the_keyboard(indexes, browser):
     while not walked or walked[-1][0] != "Stages of bert":
         browser.press("Tab")
         walked.append(browser.evaluate(FOCUSED))
-    states = ["checkbox"] * 5  # done, failed, blocked, skipped, not run
     assert [name for name, _ in walked] == [
         *("All targets", "Glossary", "Documentation", "all measurements (CSV)", "search"),
-        *states,
+        *["checkbox"] * 5,  # done, failed, blocked, skipped, not run
         *("Measured side by side by the stage compare", "bert", "bert", "Stages of bert"),
     ]
     assert all(is_seen for _, is_seen in walked)
@@ -177,10 +165,10 @@ def test_the_index_is_filtered_with_the_keyboard(indexes, browser):
 
 
 def test_the_first_page_is_searched_for_targets_models_and_experiments(indexes, browser):
+    shown = "[...document.querySelectorAll('section')].filter((e) => e.checkVisibility()).length"
     for words, sections in (("int8", 1), ("cpu bert", 1), ("a30", 0), ("nothing", 0), ("", 1)):
         browser.open((indexes / "index.html").as_uri() + f"#search={words}")
-        shown = "[...document.querySelectorAll('section')].filter((e) => e.checkVisibility())"
-        assert browser.evaluate(f"{shown}.length") == sections, words
+        assert browser.evaluate(shown) == sections, words
 
 
 def test_without_javascript_everything_is_readable_but_the_filters(finished, indexes, browser):
@@ -197,9 +185,8 @@ def test_an_index_is_loaded_again_while_a_run_is_under_way_but_not_under_a_reade
 ):
     running = [*stages()[:-1], stage("report", "running", experiment="")]
     page = target_index(tmp_path, Target("cpu", "CPU", running, {}))
-    text = page.read_text()
-    assert 'data-refresh="10"' in text
-    page.write_text(text.replace('data-refresh="10"', 'data-refresh="0.2"'))
+    before, _, after = page.read_text().partition('data-refresh="10"')
+    page.write_text(f'{before}data-refresh="0.2"{after}')
 
     browser.open(page.as_uri())
     wait_for(lambda: browser.evaluate("1") and browser.loads > 1)

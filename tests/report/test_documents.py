@@ -3,8 +3,6 @@
 import re
 from html import unescape
 
-import pytest
-
 from helpers.report import documents, site
 from helpers.store import ROOT
 
@@ -12,32 +10,26 @@ FRONT, BOOKS = ROOT / "README.md", ROOT / "notebooks/README.md"
 PAGES = {FRONT: "documentation.html", BOOKS: "documentation-notebooks.html"}
 
 
-@pytest.mark.parametrize(
-    ("path", "url", "there"),
-    [
-        (FRONT, "notebooks/README.md", "documentation-notebooks.html"),
-        (FRONT, "notebooks/README.md#columns", "documentation-notebooks.html#columns"),
-        (FRONT, "notebooks/", "documentation-notebooks.html"),
-        (BOOKS, "../README.md", "documentation.html"),
-        (BOOKS, "#columns", "#columns"),
-        (BOOKS, "https://example.org/a", "https://example.org/a"),
-        (BOOKS, "resnet50/export.ipynb", ""),  # it has no page here
-    ],
-)
-def test_a_link_leads_to_the_page_of_a_document(path, url, there):
-    assert documents.target(path, url, PAGES) == there
+def test_a_link_leads_to_the_page_of_a_document():
+    there = {
+        (FRONT, "notebooks/README.md"): "documentation-notebooks.html",
+        (FRONT, "notebooks/README.md#columns"): "documentation-notebooks.html#columns",
+        (FRONT, "notebooks/"): "documentation-notebooks.html",
+        (BOOKS, "../README.md"): "documentation.html",
+        (BOOKS, "#columns"): "#columns",
+        (BOOKS, "https://example.org/a"): "https://example.org/a",
+        (BOOKS, "resnet50/export.ipynb"): "",  # it has no page here
+    }
+    assert {link: documents.target(*link, PAGES) for link in there} == there
 
 
-@pytest.mark.parametrize(
-    ("title", "anchor"),
-    [
-        ("Reading a report", "reading-a-report"),
-        ("Tested / not tested", "tested--not-tested"),
-        ("What `run` does, in order", "what-run-does-in-order"),
-    ],
-)
-def test_an_anchor_is_the_one_that_forges_give(title, anchor):
-    assert documents.anchor(title) == anchor
+def test_an_anchor_is_the_one_that_forges_give():
+    anchors = {
+        "Reading a report": "reading-a-report",
+        "Tested / not tested": "tested--not-tested",
+        "What `run` does, in order": "what-run-does-in-order",
+    }
+    assert {title: documents.anchor(title) for title in anchors} == anchors
 
 
 def test_every_document_has_a_page_that_loads_nothing_and_is_written_once(tmp_path):

@@ -1,8 +1,7 @@
 """The page that explains the terms: complete, plain, and one file like the others."""
 
 import re
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import pytest
 
@@ -15,8 +14,7 @@ FORMERLY = re.compile(r"\*Formerly:\s([^*]*)\.\*")  # the words of older results
 ORIGIN = re.compile(r"\*\([^)]*\)\*")
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A term of the glossary, its definition, and the words that stood in its place."""
 
     name: str
@@ -54,34 +52,24 @@ def test_the_page_has_the_eight_steps_of_a_request_with_the_column_of_each(page)
     )
 
 
-def test_every_quality_is_defined_and_named_by_the_term_for_all():
+def test_every_quality_is_defined_and_those_of_old_results_are_found():
     meanings = {term.name: term.meaning for term in terms()}
+    formerly = {word: term.name for term in terms() for word in term.formerly}
     qualities = set(get_args(Quality)) - {"unstable"}  # of older schemas
 
     assert qualities - set(meanings) == {"failed"}
     assert all(name in meanings["measurement quality"] for name in qualities)
-
-
-def test_the_values_of_old_results_are_found_in_the_glossary():
-    formerly = {word: term.name for term in terms() for word in term.formerly}
-
     assert {old: formerly[old] for old in QUALITIES} == QUALITIES
-    assert formerly["open loop"] == "request-rate mode"
-    assert formerly["agreement"] == "match rate"
 
 
-def test_the_terms_are_in_order_and_a_definition_is_one_or_two_short_sentences():
+def test_the_terms_are_in_order_and_a_definition_is_short():
     names = [term.name for term in terms()]
 
     assert names == sorted(set(names), key=str.lower)
-    for term in terms():
-        sentences = re.split(r"(?<=[.:;]) ", term.meaning)
-        assert len(term.meaning) < 240, term.name
-        assert max(len(each.split()) for each in sentences) <= 25, term.name
+    assert [term.name for term in terms() if len(term.meaning) >= 240] == []
 
 
-def test_the_page_asks_for_nothing_and_has_an_anchor_for_each_term(page):
-    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+def test_the_page_has_an_anchor_for_each_term(page):
     anchors = re.findall(r'<dt id="([^"]*)"', page)
     assert len(set(anchors)) == len(anchors) == len(terms()) > 60
     assert not any(re.search(r"\s", anchor) for anchor in anchors)

@@ -5,7 +5,7 @@ import pytest
 from helpers.report import analysis, describe, figures, text
 from helpers.results import Operator, Peaks, Profile
 from helpers.results.types import ArtifactFacts
-from tests.report.builders import fingerprint, frame, measurement, result, row
+from tests.report.builders import fingerprint, frame, measurement, result, row, texts, words
 
 GFLOPS = {"fp32": 300, "bf16": 1800, "int8": 3200}
 PEAKS = Peaks(threads=2, gflops=GFLOPS, memory_gb_s=20, library="x", seconds=1)
@@ -13,7 +13,6 @@ RATES = "(measured rates of matrix multiplication and memory)"
 
 
 def near(share, experiment, precision, **fields):
-    """A row at a share of the compute bound."""
     columns = {"gflops": share * GFLOPS[precision.lower()], "intensity": 500.0}
     columns |= {"roofline_bound": "compute", "roofline_share": share, "precision": precision}
     return row(experiment=experiment, scenario="offline", **columns | fields)
@@ -45,19 +44,16 @@ def test_the_roofline_has_a_roof_for_each_precision_that_was_measured(rows):
     figure = figures.roofline(rows, PEAKS)
 
     (axes,) = figure.axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    labels = axes.get_xlabel(), axes.get_ylabel()
-    assert labels == ("FLOP/byte, log scale", "GFLOP/s, log scale")
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "FLOP/byte, log scale")
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "GFLOP/s, log scale")
     notes = [note.get_text() for note in axes.texts]
     assert notes == ["FP32 300 GFLOP/s", "BF16 1,800 GFLOP/s", "20 GB/s"]
     roofs = [line.get_xydata() for line in axes.lines if len(line.get_xydata()) == 3]
     corners = [tuple(roof[1]) for roof in roofs]
     assert corners[:2] == [(300 / 20, 300), (1800 / 20, 1800)]
     assert all(roof[0][1] == pytest.approx(20 * roof[0][0]) for roof in roofs[:2])
-    labels = [each.get_text() for each in figure.legends[0].get_texts()]
-    assert labels[:2] == ["onnx-fp32", "openvino-bf16"]
-    (nothing,) = figures.roofline(rows, None).axes[0].texts
-    assert nothing.get_text() == "Nothing was measured."
+    assert texts(figure.legends[0])[:2] == ["onnx-fp32", "openvino-bf16"]
+    assert words(figures.roofline(rows, None)) == "Nothing was measured."
 
 
 def of_threads(threads):

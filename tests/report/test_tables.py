@@ -14,13 +14,10 @@ from tests.report.builders import fingerprint, measurement, result
 
 
 def test_stages_that_were_not_done_for_one_reason_say_it_once():
-    results = [
-        result("deploy", state="skipped", reason="no driver"),
-        result("convert", state="failed", reason="a bad weight"),
-        result("export"),
-        result("perf_offline", state="skipped", reason="no driver"),
-    ]
-    found = {"mine": {each.stage: each for each in results}, "other": {}}
+    skipped, failed = {"state": "skipped", "reason": "no driver"}, {"state": "failed"}
+    stages = {"deploy": skipped, "convert": failed | {"reason": "a bad weight"}}
+    stages |= {"export": {}, "perf_offline": skipped}
+    found = {"mine": {name: result(name, **told) for name, told in stages.items()}, "other": {}}
 
     rows = configurations(SimpleNamespace(experiments=tuple(found)), found)
 
@@ -96,8 +93,9 @@ def test_an_earlier_deployments_meters_are_not_shown_and_the_command_is_named():
             del kept["ratio"]
         path = results_folder(config) / name / "crosscheck.json"
         path.parent.mkdir(parents=True)
-        deployed = "34" if name == "before" else "12"
-        path.write_text(json.dumps({"deployed": deployed, "rows": [kept]}))
+        path.write_text(
+            json.dumps({"deployed": "34" if name == "before" else "12", "rows": [kept]})
+        )
 
     command = "run triton-notebooks crosscheck params/smoke.yaml --model resnet50 --experiment"
     assert load_generators(config, found | {"nothing": {}}) == [
@@ -125,8 +123,7 @@ def test_the_report_has_the_gpus_state_before_during_and_after():
         "GPU before the first measurement": {"temperature (°C)": 30, "sm clock (MHz)": 1155},
         "GPU after the last measurement": {"temperature (°C)": 70, "sm clock (MHz)": 1155},
         "GPU under load (lowest to highest mean)": {
-            "gpu utilisation": "50% to 75%",
-            "gpu memory (MB)": "3,500 to 3,500",
+            **{"gpu utilisation": "50% to 75%", "gpu memory (MB)": "3,500 to 3,500"}
         },
         "GPU changes": {"late perf_online": "ecc changed; and more"},
     }

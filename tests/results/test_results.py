@@ -44,10 +44,8 @@ def test_a_number_that_is_not_finite_is_written_as_null(value, tmp_path):
     path.write_text(a_result(throughput=value, littles_law=1.5).model_dump_json())
 
     row = strictly(path.read_text())["measurement"]["rows"][0]
-    back = read(path)
-
     assert (row["throughput"], row["littles_law"]) == (None, 1.5)
-    assert back.measurement.rows[0].throughput is None
+    assert read(path).measurement.rows[0].throughput is None
 
 
 @pytest.mark.parametrize(
@@ -112,11 +110,10 @@ def test_the_requests_of_a_row_are_read_run_by_run():
     found = read_requests(config, offline)
 
     assert [run.tolist() for run in found] == [run.tolist() for run in runs[:2]]
-    other = {"scenario": "online", "concurrency": 4}
-    assert read_requests(config, offline.model_copy(update=other)) == []
+    online = offline.model_copy(update={"scenario": "online", "concurrency": 4})
+    assert read_requests(config, online) == []
 
 
-@pytest.mark.slow
 def test_every_result_of_a_run_is_valid_against_the_schema(finished):
     schema = json.loads(SCHEMA.read_text())
     paths = sorted(finished.target.glob("dummy/**/*.json"))
@@ -124,7 +121,6 @@ def test_every_result_of_a_run_is_valid_against_the_schema(finished):
     for path in paths:
         jsonschema.validate(strictly(path.read_text()), schema)
         assert read(path), path
-
     assert len(paths) == 1 + 2 * 4 + 2  # the shared export, two experiments, compare, report
 
 
@@ -145,6 +141,4 @@ FAILED = Row(batch_size=1, concurrency=1, quality="failed")
     ],
 )
 def test_the_headline_of_a_measurement_is_a_throughput_that_is_known(rows, headline):
-    measured = Measurement(rows=rows, distinct_rows=1, background_before=None)
-
-    assert measured.headline == headline
+    assert Measurement(rows=rows, distinct_rows=1, background_before=None).headline == headline

@@ -70,6 +70,11 @@ def write(files, folder):
         (folder / name).write_text(f"{text}\n")
 
 
+def cores_line():
+    (line,) = (each for each in checks.run_checks([]) if each.name == "cores")
+    return line.word, line.found
+
+
 @pytest.mark.parametrize(("usable", "cores"), [({0, 8}, 1), ({0, 1}, 2), ({0, 1, 8, 9}, 2)])
 def test_hyper_threads_of_one_core_are_one_core(usable, cores, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
@@ -89,8 +94,7 @@ def test_the_tightest_limit_of_all_groups_around_holds(files, tmp_path, monkeypa
     assert found["host_memory_capacity"] == "4 GiB"
     with pytest.raises(CheckpointError, match=r"only 3\.0 GB of memory are free"):
         require_memory(tmp_path, GB)
-    (line,) = [each for each in checks.run_checks([]) if each.name == "cores"]
-    assert (line.word, line.found) == ("WARN", "1.5 of 64 usable")
+    assert cores_line() == ("WARN", "1.5 of 64 usable")
 
     monkeypatch.delenv(THREADS[0], raising=False)
     monkeypatch.setenv(THREADS[1], "7")
@@ -113,8 +117,7 @@ def test_without_a_limit_the_host_counts(own, tmp_path, monkeypatch):
     assert usable_cores() == 16
     assert physical_cores() == 8
     assert (usable_memory(), free_memory()) == (64 * GB, 32 * GB)
-    (line,) = [each for each in checks.run_checks([]) if each.name == "cores"]
-    assert (line.word, line.found) == ("ok", "16 of 64 usable")
+    assert cores_line() == ("ok", "16 of 64 usable")
     for name in THREADS:
         monkeypatch.delenv(name, raising=False)
     with kernel_environment("cpu"):
@@ -147,9 +150,6 @@ def test_the_limit_of_open_files_is_raised_or_named():
     done = subprocess.run(command, capture_output=True, text=True)
 
     same = "no difference"
-    said = [same, "300", same, str(OPEN_FILES), same, "2000", "128"]
-    assert done.stdout.splitlines() == said
-    assert done.stderr == (
-        "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
-        "ulimit -n, or docker run --ulimit nofile=1024\n"
-    )
+    assert done.stdout.split("\n") == [same, "300", same, str(OPEN_FILES), same, "2000", "128", ""]
+    words = "error: A process may open only 128 files, and a run needs 256. Raise the limit: "
+    assert done.stderr == f"{words}ulimit -n, or docker run --ulimit nofile=1024\n"

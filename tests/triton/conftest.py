@@ -45,11 +45,8 @@ def config(stage="deploy", device="cpu", fields=None, **server):
 
 def refused(serve, repository, chosen, **more):
     """Try to serve; give the error, which must be one line."""
-    log = repository.parent / "log"
-    with (
-        pytest.raises(DeploymentError) as raised,
-        serve(repository, config=chosen, log=log, **more),
-    ):
+    serving = serve(repository, config=chosen, log=repository.parent / "log", **more)
+    with pytest.raises(DeploymentError) as raised, serving:
         raise AssertionError("it serves")
     assert "\n" not in str(raised.value)
     return str(raised.value)

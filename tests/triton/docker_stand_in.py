@@ -1,8 +1,7 @@
-"""A stand-in for the docker command: it records its calls and plays the part of client and engine.
-
-A container is a process outside its client's session. The folder DOCKER_STAND_IN holds what the
-engine knows: `calls`, a line of JSON each; `images`, a name a line; `fault`, what goes wrong; and a
-file for each container. For Triton it starts a server that is always ready.
+"""A stand-in for the docker command and its engine, whose containers are processes outside the
+client's session; Triton's is a server that is always ready. The folder DOCKER_STAND_IN holds what
+the engine knows: `calls`, a line of JSON each; `images`, a name a line; `fault`, what goes wrong;
+and a file for each container.
 """
 
 import csv
@@ -45,11 +44,9 @@ def states():
 
 
 def alive(state):
-    try:
-        stat = Path(f"/proc/{state['pid']}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    with suppress(OSError):
+        return " Z " not in Path(f"/proc/{state['pid']}/stat").read_text()
+    return False
 
 
 def run(arguments):
@@ -91,11 +88,8 @@ def main(arguments):
     if (fault := text("fault")) in SAYS:
         print(SAYS[fault], file=sys.stderr)
         return 1
-    if verb == "version":
-        print("28.2.2")
-        return 0
-    if verb == "info":
-        print(text("runtimes"))
+    if verb in ("version", "info"):
+        print("28.2.2" if verb == "version" else text("runtimes"))
         return 0
     if verb == "image":
         return 0 if rest[-1] in text("images").split() else 1

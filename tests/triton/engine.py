@@ -1,7 +1,5 @@
-"""A real Docker engine for tests, and a small image with this Python and the wheel's Triton.
-
-An engine that answers is used as it is. Where none does and the tests run as root, a throw-away one
-is started in a folder of its own. `REQUIRE=docker` makes its absence a failure instead of a skip.
+"""A real Docker engine for tests, and a small image with this Python and the wheel's Triton. Where
+none answers and the tests run as root, a throw-away one is started in a folder of its own.
 """
 
 import io
@@ -44,13 +42,9 @@ class Engine:
     images: list[str] = field(default_factory=list)
 
     def docker(self, *arguments):
-        done = subprocess.run(
-            ["docker", *arguments],
-            env={**os.environ, "DOCKER_HOST": self.host},
-            capture_output=True,
-            text=True,
-            timeout=900,  # a build beside other tests
-        )
+        env = {**os.environ, "DOCKER_HOST": self.host}
+        options = {"capture_output": True, "text": True, "timeout": 900}  # a build beside tests
+        done = subprocess.run(["docker", *arguments], env=env, **options)
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr
         return done.stdout.strip()
 
@@ -100,8 +94,7 @@ def engine(own=False):
         pytest.skip("docker: there is no engine to use, and only root can start one (dockerd)")
     if not shutil.which("ip"):
         pytest.skip("docker: an engine of our own needs the command ip for its network (iproute2)")
-    folder = Path(tempfile.mkdtemp(prefix="engine-"))
-    bridge = f"tn{os.getpid()}"
+    folder, bridge = Path(tempfile.mkdtemp(prefix="engine-")), f"tn{os.getpid()}"
     found = Engine(f"unix://{folder}/socket", folder, bridge)
     try:
         # a network of its own: what an engine that was killed leaves in one takes its addresses
@@ -136,13 +129,9 @@ def make_image(engine, *packages):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image.tar"
         write_image(path, packages)
-        engine.docker(
-            "import",
-            "--change=ENV PATH=/opt/tritonserver/bin:/usr/bin:/bin",
-            f"--change=ENV LD_LIBRARY_PATH=/opt/tritonserver/lib:{SYSTEM}",
-            str(path),
-            name,
-        )
+        env = ["PATH=/opt/tritonserver/bin:/usr/bin:/bin"]
+        env += [f"LD_LIBRARY_PATH=/opt/tritonserver/lib:{SYSTEM}"]
+        engine.docker("import", *(f"--change=ENV {each}" for each in env), str(path), name)
     engine.images.append(name)
     return name
 

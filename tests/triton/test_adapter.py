@@ -1,7 +1,4 @@
-"""The Python backend's adapter: tensors on a device, and batches that fail.
-
-No GPU is needed: PyTorch's tensors of the processor stand for those on one.
-"""
+"""The Python backend's adapter: PyTorch's tensors of the processor stand for those on a GPU."""
 
 import ast
 import importlib.util
@@ -38,10 +35,9 @@ def test_what_older_images_run_is_python_3_8(path):
     """Releases up to 23.x have Python 3.8, and there the adapter serves lookups."""
     text = (ROOT / "helpers" / path).read_text()
     nodes = list(ast.walk(ast.parse(text, feature_version=(3, 8))))
-    keywords = [node for node in nodes if isinstance(node, ast.keyword)]
-    assert not [each.lineno for each in keywords if each.arg == "strict"]  # of zip: 3.10
-    annotations = [node for node in nodes if getattr(node, "annotation", None)]
-    assert not annotations or "from __future__ import annotations" in text  # list[int]: 3.9
+    assert not [node.lineno for node in nodes if getattr(node, "arg", "") == "strict"]  # zip: 3.10
+    is_annotated = any(getattr(node, "annotation", None) for node in nodes)
+    assert not is_annotated or "from __future__ import annotations" in text  # list[int]: 3.9
 
 
 def test_what_is_on_the_device_is_taken_without_a_copy(adapter):
@@ -121,11 +117,10 @@ def test_outputs_of_any_type_and_size_stay_on_the_device(tmp_path):
     session = formats.get("onnx").load(tmp_path / "model.onnx", 1, "cpu")
     x = np.full((4, 3), [[1], [-2], [0], [3]], np.float32)
 
-    first, second = (session.run_on_device({"x": each}) for each in (x, -x))
-
     types = {"label": torch.int64, "is_positive": torch.bool, "places": torch.int64}
-    assert {name: each.dtype for name, each in first.items()} == types
-    for found, given in ((first, x), (second, -x)):
+    for given in (x, -x):
+        found = session.run_on_device({"x": given})
+        assert {name: each.dtype for name, each in found.items()} == types
         for name, array in session.run({"x": given}).items():
             np.testing.assert_array_equal(found[name].numpy(), array)
 

@@ -1,6 +1,7 @@
 """What becomes of a request when the other side closes its connection, or there is none."""
 
 import json
+import re
 import shutil
 import socket
 import struct
@@ -89,9 +90,8 @@ def test_a_request_on_a_connection_that_was_closed_goes_over_another(way):
 def test_a_request_is_sent_again_only_if_no_part_of_an_answer_came(way, asked):
     with closing(way) as (server, read), pytest.raises(ServerError) as raised:
         ask(server)
-    reason = str(raised.value)
-    assert reason.startswith(f"no response from Triton at {server.address}, which is running: ")
-    assert "\n" not in reason
+    words = f"no response from Triton at {server.address}, which is running: .+"
+    assert re.fullmatch(words, str(raised.value))  # one line
     assert read == [0, 1, *asked]
 
 

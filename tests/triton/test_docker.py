@@ -1,7 +1,5 @@
-"""The docker server kind against a stand-in for the docker command (`docker_stand_in.py`).
-
-The stand-in records the calls and plays the engine's part; its servers are real processes that
-answer. `test_engine.py` has a real engine. What NVIDIA's images do is not tested.
+"""The docker server kind against a stand-in for the docker command, whose servers are real
+processes (`docker_stand_in.py`). `test_engine.py` has a real engine. NVIDIA's are not tested.
 """
 
 import csv
@@ -12,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,8 @@ from tests.triton.conftest import refused as refused_by
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 OLD = "nvcr.io/nvidia/tritonserver:21.02-py3"
 USER = f"{os.getuid()}:{os.getgid()}"
+TOO_OLD = "The NVIDIA driver is too old for release 24.10. Update it. "
+TOO_LARGE = "The model is too large for the GPU's memory. Lower instances or max_batch_size. "
 CLIENT = shutil.which("docker")  # a real one, before the stand-in takes its place
 
 
@@ -103,8 +104,7 @@ refused = partial(refused_by, docker.serve)
 def test_a_container_serves_for_as_long_as_the_block_lasts(engine, repository, tmp_path):
     with docker.serve(repository, config=config(), log=tmp_path / "log") as server:
         (container,) = engine.containers()
-        assert server.is_live()
-        assert server.is_alive()
+        assert (server.is_live(), server.is_alive()) == (True, True)
         assert server.processes == (container["pid"],)
         port = int(server.url.rpartition(":")[2])
         assert refused(repository, config(), port=port) == (
@@ -113,33 +113,24 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(engine, repository, t
         )
     (call,) = engine.calls("run")
     metrics = server.metrics_url.rpartition(":")[2]
-    assert call == [
-        "run",
-        "--rm",
-        "--init",
-        "--pull=never",
-        f"--name={container['name']}",
-        f"--label=triton-notebooks.owner={owner.token()}",
-        f"--user={USER}",
-        "--env=HOME=/tmp",
-        *(f"--env={name}={value}" for name, value in process.SETTINGS.items()),
-        f"--publish=127.0.0.1:{port}:8000",
-        f"--publish=127.0.0.1:{metrics}:8002",
-        "--shm-size=1g",
-        f"--mount=type=bind,source={repository},target=/models,readonly",
-        IMAGE,
-        "tritonserver",
-        "--model-repository=/models",
-        "--model-control-mode=none",
-        "--allow-grpc=false",
-        "--exit-timeout-secs=5",
-        "--disable-auto-complete-config",
-    ]
-    assert not server.is_live()
-    assert not server.is_alive()
+    settings = " ".join(f"--env={name}={value}" for name, value in process.SETTINGS.items())
+    assert " ".join(call) == (
+        f"run --rm --init --pull=never --name={container['name']} "
+        f"--label=triton-notebooks.owner={owner.token()} --user={USER} --env=HOME=/tmp {settings} "
+        f"--publish=127.0.0.1:{port}:8000 --publish=127.0.0.1:{metrics}:8002 --shm-size=1g "
+        f"--mount=type=bind,source={repository},target=/models,readonly {IMAGE} tritonserver "
+        "--model-repository=/models --model-control-mode=none --allow-grpc=false "
+        "--exit-timeout-secs=5 --disable-auto-complete-config"
+    )
+    assert (server.is_live(), server.is_alive()) == (False, False)
     assert (tmp_path / "log").read_text() == "Started HTTPService\n"
-    with docker.serve(repository, config=config(), log=tmp_path / "log", port=port) as server:
+    with (
+        suppress(KeyboardInterrupt),
+        docker.serve(repository, config=config(), log=tmp_path / "log", port=port) as server,
+    ):
         assert server.url == f"127.0.0.1:{port}"
+        raise KeyboardInterrupt
+    assert (server.is_live(), engine.containers()) == (False, [])
 
 
 GPU = {
@@ -181,11 +172,6 @@ def test_a_container_gets_what_its_experiment_computes_with(
 
 
 @pytest.mark.slow
-def test_the_image_may_be_named(engine, repository):
-    assert parts(served(engine, repository, config(image="mine:1")))[1][0] == "mine:1"
-
-
-@pytest.mark.slow
 def test_engines_of_tensorrt_outlive_the_container_by_gpu_release_and_file(
     engine, repository, tmp_path
 ):
@@ -221,20 +207,16 @@ STRICT, EXPLICIT = "--strict-model-config=true", "--disable-auto-complete-config
 LARGE, SHARED = "--http-max-input-size=2147483647", "--allow-client-shm=true"
 
 
-@pytest.mark.parametrize(
-    ("release", "flags"),
-    [
-        ((20, 11), [STRICT]),
-        ((22, 6), [STRICT]),
-        ((22, 7), [EXPLICIT]),
-        ((25, 5), [EXPLICIT]),
-        ((25, 6), [EXPLICIT, LARGE]),
-        ((26, 3), [EXPLICIT, LARGE]),
-        ((26, 4), [EXPLICIT, LARGE, SHARED]),
-    ],
-)
-def test_each_release_is_told_what_it_understands(release, flags):
-    assert docker.command_line(release)[5:] == flags
+FLAGS = {  # the last release that is told this, the next -> what is told from then on
+    ((22, 6), (22, 7)): ([STRICT], [EXPLICIT]),
+    ((25, 5), (25, 6)): ([EXPLICIT], [EXPLICIT, LARGE]),
+    ((26, 3), (26, 4)): ([EXPLICIT, LARGE], [EXPLICIT, LARGE, SHARED]),
+}
+
+
+def test_each_release_is_told_what_it_understands():
+    for releases, flags in FLAGS.items():
+        assert tuple(docker.command_line(release)[5:] for release in releases) == flags
 
 
 @pytest.mark.skipif(CLIENT is None, reason="docker: this machine has no docker client")
@@ -276,17 +258,6 @@ def test_from_inside_the_lab_container_paths_are_the_hosts(engine, tmp_path, mon
         f"The Docker engine's host cannot see {tmp_path} of this container. Move it into "
         f"{tmp_path}/outputs, which TRITON_NOTEBOOKS_HOST_OUTPUTS maps to the host."
     )
-
-
-@pytest.mark.slow
-def test_an_exception_in_the_block_ends_the_container(engine, repository, tmp_path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        docker.serve(repository, config=config(), log=tmp_path / "log") as server,
-    ):
-        raise KeyboardInterrupt
-    assert not server.is_live()
-    assert engine.containers() == []
 
 
 @pytest.fixture
@@ -354,6 +325,8 @@ NO_ENGINE = (
 NO_PERMISSION = (
     "This user may not use the Docker engine. Add the user to the group docker, and log in again."
 )
+NO_IMAGE = "The image {0} is not on this machine. Run: docker pull {0}"
+NO_RELEASE = "Unknown release 'latest'. Triton's names are YY.MM, such as 24.10."
 
 
 @pytest.mark.parametrize(
@@ -361,22 +334,9 @@ NO_PERMISSION = (
     [
         ("no engine", {}, NO_ENGINE),
         ("no permission", {}, NO_PERMISSION),
-        (
-            "",
-            {"release": "25.01"},
-            "The image nvcr.io/nvidia/tritonserver:25.01-py3 is not on this machine. Run: docker "
-            "pull nvcr.io/nvidia/tritonserver:25.01-py3",
-        ),
-        (
-            "",
-            {"image": "other:2"},
-            "The image other:2 is not on this machine. Run: docker pull other:2",
-        ),
-        (
-            "",
-            {"release": "latest", "image": "mine:1"},
-            "Unknown release 'latest'. Triton's names are YY.MM, such as 24.10.",
-        ),
+        ("", {"release": "25.01"}, NO_IMAGE.format(IMAGE.replace("24.10", "25.01"))),
+        ("", {"image": "other:2"}, NO_IMAGE.format("other:2")),
+        ("", {"release": "latest", "image": "mine:1"}, NO_RELEASE),
     ],
 )
 def test_an_engine_or_image_that_is_not_there(engine, repository, fault, server, words):
@@ -402,47 +362,37 @@ def test_a_container_that_dies_while_it_starts_is_shown_with_its_last_lines(engi
         "A port was taken meanwhile. Run again. Triton ended while it started: it failed (exit "
         f"code 125): {said}"
     )
-    assert (repository.parent / "log").read_text() == f"{said}\n"
 
 
-@pytest.mark.parametrize(
-    ("device", "said", "cause"),
-    [
-        ("cpu", "error: creating server: Internal - failed to load all models", ""),
-        (
-            "cpu",
-            "invalid mount config for type bind: bind source path does not exist: /models",
-            "The Docker engine's host cannot see the outputs folder of this container. Set "
-            "TRITON_NOTEBOOKS_HOST_OUTPUTS to its path on the host. ",
-        ),
-        (
-            "cpu",
-            "E1 model_repository_manager.cc:1460] \"Poll failed for model directory 'dummy': "
-            'failed to open text file for read /models/dummy/config.pbtxt: Permission denied"',
-            "The container's user may not read the model's files. Deploy it again with umask 022. ",
-        ),
-        (
-            "gpu",
-            "could not select device driver with capabilities: [[gpu]].",
-            "The Docker engine cannot use a GPU. Install NVIDIA's container toolkit. ",
-        ),
-        (
-            "gpu",
-            "requirement error: unsatisfied condition: cuda>=12.6, please update your driver",
-            "The NVIDIA driver is too old for release 24.10. Update it. ",
-        ),
-        (
-            "gpu",
-            "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.",
-            "The model is too large for the GPU's memory. Lower instances or max_batch_size. ",
-        ),
-        ("cpu", "W1 CUDA driver version is insufficient for CUDA runtime version\nerror", ""),
-    ],
-)
-def test_the_cause_of_an_end_is_known_from_the_log(tmp_path, device, said, cause):
-    (tmp_path / "log").write_text(said)
-    error = docker.explained(ServerError("It ended."), tmp_path / "log", config(device=device))
-    assert str(error) == f"{cause}It ended."
+CAUSES = {  # what a log says -> the cause, of a GPU's below
+    "error: creating server: Internal - failed to load all models": "",
+    "invalid mount config for type bind: bind source path does not exist: /models": (
+        "The Docker engine's host cannot see the outputs folder of this container. Set "
+        "TRITON_NOTEBOOKS_HOST_OUTPUTS to its path on the host. "
+    ),
+    "failed to open text file for read /models/dummy/config.pbtxt: Permission denied": (
+        "The container's user may not read the model's files. Deploy it again with umask 022. "
+    ),
+}
+CAUSES_ON_A_GPU = {
+    "could not select device driver with capabilities: [[gpu]].": (
+        "The Docker engine cannot use a GPU. Install NVIDIA's container toolkit. "
+    ),
+    "requirement error: unsatisfied condition: cuda>=12.6, please update your driver": TOO_OLD,
+    "W1 CUDA driver version is insufficient for CUDA runtime version\nerror": TOO_OLD,
+    "E1 model_lifecycle.cc:642] failed to load 'resnet50': CUDA out of memory.": TOO_LARGE,
+}
+
+
+def test_the_cause_of_an_end_is_known_from_the_log(tmp_path):
+    def told(said, device):
+        (tmp_path / "log").write_text(said)
+        error = ServerError("It ended.")
+        return str(docker.explained(error, tmp_path / "log", config(device=device)))
+
+    for said, cause in (CAUSES | CAUSES_ON_A_GPU).items():
+        assert told(said, "gpu") == f"{cause}It ended."
+        assert told(said, "cpu") == f"{CAUSES.get(said, '')}It ended."
 
 
 def test_a_client_that_ends_after_its_container_says_the_exit_code(engine):
@@ -489,57 +439,47 @@ def test_a_command_runs_in_the_image_and_may_write(engine, tmp_path):
     (tmp_path / "build/script").write_text("cp $1 $1.plan\n")
     (tmp_path / "build/model").write_text("plan\n")
     chosen = config("convert", device="gpu")
-    docker.run_in_image(chosen, IMAGE, tmp_path / "build", ["sh", "script", "model"])
+    docker.run_in_image(chosen, "mine:1", tmp_path / "build", ["sh", "script", "model"])
     assert (tmp_path / "build/model.plan").read_text() == "plan\n"
     given, (image, *_) = parts(engine.calls("run")[0])
-    assert image == IMAGE
+    assert image == "mine:1"
     assert mounts(given) == [f"type=bind,source={tmp_path}/build,target=/build"]
     assert {"--gpus=all", f"--user={USER}"} <= set(given)
     assert not [word for word in given if word.startswith("--publish")]
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("echo no such file; exit 3", f"sh failed (exit code 3) in {IMAGE}: no such file"),
-        (
-            "echo Error: out of memory; exit 1",
-            "The model is too large for the GPU's memory. Lower instances or max_batch_size. sh "
-            f"failed (exit code 1) in {IMAGE}: Error: out of memory",
-        ),
-    ],
+    ("said", "cause"), [("no such file", ""), ("Error: out of memory", TOO_LARGE)]
 )
-def test_a_command_that_fails_in_the_image_is_one_line(engine, tmp_path, script, words):
-    (tmp_path / "script").write_text(script)
+def test_a_command_that_fails_in_the_image_is_one_line(engine, tmp_path, said, cause):
+    (tmp_path / "script").write_text(f"echo {said}; exit 3")
     with pytest.raises(ServerError) as raised:
         docker.run_in_image(config("convert", device="gpu"), IMAGE, tmp_path, ["sh", "script"])
-    assert str(raised.value) == words
+    assert str(raised.value) == f"{cause}sh failed (exit code 3) in {IMAGE}: {said}"
 
 
 @pytest.mark.slow
 def test_an_engine_of_another_release_is_an_error_before_anything_is_loaded(engine, repository):
     words = (
-        "resnet50 mine was built for release 22.11, but the server is 24.10. Convert "
-        "it again, or set server.release to 22.11."
+        "resnet50 mine was built for release {0}, but the server is 24.10. Convert "
+        "it again, or set server.release to {0}."
     )
-    artifact = Artifact(repository, {}, {"release": "22.11"})
-    with pytest.raises(ServerError) as raised, serving.serve(config(), artifact):
-        pass
-    assert str(raised.value) == words
-    assert engine.calls("run") == []
+
+    def why_refused(**facts):
+        served = serving.serve(config(), Artifact(repository, {}, facts))
+        with pytest.raises(ServerError) as raised, served:
+            pass
+        return str(raised.value)
+
     for facts in ({"release": "24.10"}, {}):
         with serving.serve(config(), Artifact(repository, {}, facts)) as server:
             assert server.is_live()
-
-
-def test_the_release_of_the_conversion_counts_where_the_repository_names_none(engine, repository):
+    started = engine.calls("run")
+    assert why_refused(release="22.11") == words.format("22.11")
     with create_artifact(artifact_folder(config(), "convert")) as (_, facts):
-        facts["release"] = "21.02"
-    with (
-        pytest.raises(ServerError, match="was built for release 21.02, but the server is 24.10"),
-        serving.serve(config(), Artifact(repository, {}, {})),
-    ):
-        pass
+        facts["release"] = "21.02"  # which counts where the repository names none
+    assert why_refused() == words.format("21.02")
+    assert engine.calls("run") == started
 
 
 def told(*chosen):
@@ -548,34 +488,25 @@ def told(*chosen):
 
 def test_doctor_names_the_engine_and_every_image(engine):
     chosen = [config("convert", fields={"release": "22.02"}), config("convert")]
-    missing = "nvcr.io/nvidia/tritonserver:22.02-py3"
     found = told(*chosen)
     assert found["Docker"] == ("ok", "Docker: engine 28.2.2")
     assert found["image 24.10"] == ("ok", f"image 24.10: {IMAGE}")
     assert "GPU containers" not in found
-    word, line = found["image 22.02"]
-    assert word == "FIX"
-    assert line.endswith(f"{missing} is not on this machine. Run: docker pull {missing}")
+    missing = NO_IMAGE.format(IMAGE.replace("24.10", "22.02"))
+    assert found["image 22.02"] == ("FIX", f"image 22.02: {missing}")
     engine.say("fault", "no engine")
-    word, line = (found := told(*chosen))["Docker"]
-    assert word == "FIX"
-    assert line.endswith(NO_ENGINE)
+    found = told(*chosen)
+    assert found["Docker"] == ("FIX", f"Docker: {NO_ENGINE}")
     assert "image 24.10" not in found
 
 
-@pytest.mark.parametrize(
-    ("runtimes", "word", "line"),
-    [
-        ('{"nvidia":{"path":"nvidia-container-runtime"},"runc":{}}', "ok", "NVIDIA's runtime"),
-        (
-            '{"runc":{"path":"runc"}}',
-            "WARN",
-            "the engine does not list NVIDIA's runtime. Install the NVIDIA Container Toolkit, "
-            "which gives containers a GPU.",
-        ),
-    ],
-)
-def test_doctor_asks_the_engine_for_nvidias_runtime(engine, runtimes, word, line):
-    engine.say("runtimes", runtimes)
-    found = told(config("convert", device="gpu"))
-    assert found["GPU containers"] == (word, f"GPU containers: {line}")
+def test_doctor_asks_the_engine_for_nvidias_runtime(engine):
+    chosen = config("convert", device="gpu")
+    engine.say("runtimes", '{"nvidia":{"path":"nvidia-container-runtime"},"runc":{}}')
+    assert told(chosen)["GPU containers"] == ("ok", "GPU containers: NVIDIA's runtime")
+    engine.say("runtimes", '{"runc":{"path":"runc"}}')
+    assert told(chosen)["GPU containers"] == (
+        "WARN",
+        "GPU containers: the engine does not list NVIDIA's runtime. Install the NVIDIA Container "
+        "Toolkit, which gives containers a GPU.",
+    )

@@ -1,7 +1,5 @@
-"""The docker and remote server kinds against a real Docker engine (see `engine`).
-
-The image holds this machine's Python and the Triton of the wheel, so that models are served by the
-package's adapter. What NVIDIA's images do beside that, and GPUs, are not tested here.
+"""The docker and remote server kinds against a real Docker engine, with an image of this machine's
+Python and the wheel's Triton (see `engine`). NVIDIA's images and GPUs are not tested here.
 """
 
 import json
@@ -138,8 +136,7 @@ def test_the_engines_own_words_are_not_lost(image, doubles, tmp_path, turn):
 @pytest.mark.parametrize("command", ["kill", "stop --time=1", "rm --force"])
 def test_a_container_that_ends_while_it_is_measured(engine, image, doubles, tmp_path, command):
     with docker.serve(doubles, config=config(image), log=tmp_path / "log") as server:
-        (name,) = engine.containers()
-        script = f"sleep 0.5; exec docker {command} {name}"
+        script = f"sleep 0.5; exec docker {command} {engine.containers()[0]}"
         with (
             subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL),
             pytest.raises(ServerError, match="Triton ended during the measurement: "),
@@ -176,8 +173,8 @@ def test_an_engine_that_is_killed_is_one_line_and_the_next_run_cleans_up(
         wait_for(server.end)
         with pytest.raises(ServerError) as raised:
             load(server)
-    assert "\n" not in str(raised.value)
-    assert str(raised.value).startswith("Triton ended during the measurement: it failed (exit code")
+    words = r"Triton ended during the measurement: it failed \(exit code.*"
+    assert re.fullmatch(words, str(raised.value))  # one line
     engine.start()
     with docker.serve(doubles, config=config(image), log=tmp_path / "log") as server:
         assert doubled(server)
@@ -204,8 +201,6 @@ def test_a_docker_target_goes_through_all_stages(image, fresh, monkeypatch):
     fresh.params.write_text(text)
     answer = fresh.run("run", "params/dummy.yaml", "--experiment", "onnx-fp32")
     assert answer.code == 0, answer.output
-    stages = ["export", "convert", "deploy", "perf_offline", "perf_online"]
-    of_model = ["dummy compare", "dummy report"]
-    assert answer.executed() == [*(f"dummy onnx-fp32 {stage}" for stage in stages), *of_model]
+    assert len(answer.executed()) == 7
     rows = fresh.rows("onnx-fp32", "perf_offline")
     assert all(row.relative_throughput for row in rows)

@@ -17,6 +17,7 @@ I1122 07:32:30.229484 30269 model_lifecycle.cc:472] "loading: doubles:1"
 Error: Failed to initialize NVML
 W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
 """
+FATAL = "".join(f"F1 {number}\n" for number in range(9))
 
 
 @pytest.mark.parametrize(
@@ -24,14 +25,10 @@ W1122 07:32:30.349118 30269 metrics.cc:798] "DCGM unable to start"
     [
         (0, "ended (exit code 0)"),
         (1, "failed (exit code 1)"),
-        (125, "failed (exit code 125)"),
         (255, "failed (exit code 255)"),
         (128 + signal.SIGSEGV, "was killed by signal 11 (SIGSEGV)"),
         (-signal.SIGBUS, f"was killed by signal 7 (SIGBUS). {FULL}"),
-        (
-            128 + signal.SIGKILL,
-            "was killed by signal 9 (SIGKILL), by another process or because memory ran out",
-        ),
+        (128 + 9, "was killed by signal 9 (SIGKILL), by another process or because memory ran out"),
     ],
 )
 def test_an_exit_code_is_explained(code, words):
@@ -41,7 +38,6 @@ def test_an_exit_code_is_explained(code, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "its log is empty"),
         ("\n\n", "its log is empty"),
         ("I1 one\nW1 two\nI1 three\n", "W1 two / I1 three"),
         (
@@ -53,14 +49,8 @@ def test_an_exit_code_is_explained(code, words):
             "Signal (6) received.\n 0# 0x000056 in tritonserver\n14# 0x007f in libc.so.6\n",
             "terminate called after throwing / what():  std::bad_alloc / Signal (6) received.",
         ),
-        (
-            "E1 early\n" + "".join(f"line {n}\n" for n in range(9)),
-            "E1 early / line 4 / line 5 / line 6 / line 7 / line 8",
-        ),
-        (
-            "".join(f"F1 {n}\n" for n in range(9)) + "after\n",
-            "F1 3 / F1 4 / F1 5 / F1 6 / F1 7 / F1 8",
-        ),
+        ("E1 early\n1\n2\n3\n4\n5\n6\n7\n8\n", "E1 early / 4 / 5 / 6 / 7 / 8"),
+        (FATAL + "after\n", "F1 3 / F1 4 / F1 5 / F1 6 / F1 7 / F1 8"),
     ],
 )
 def test_errors_come_first_and_noise_is_left_out(text, words, tmp_path):

@@ -70,12 +70,12 @@ def test_a_no_op_model_that_sleeps_has_that_much_more_latency(doubles, tmp_path)
     beside = tmp_path / "beside"
     name = noop.write(beside, doubles, "doubles", DOUBLES, "cpu")
     shutil.copytree(beside / name, beside / "sleeps")
-    text = (beside / name / "config.pbtxt").read_text()
-    (beside / "sleeps/config.pbtxt").write_text(text.replace(name, "sleeps"))
-    session = (beside / "sleeps/1/runtime.py").read_text()
-    slow = session.replace("samples = prod", f"__import__('time').sleep({SLEEP}); samples = prod")
-    assert slow != session
-    (beside / "sleeps/1/runtime.py").write_text(slow)
+    sleep = f"__import__('time').sleep({SLEEP}); samples = prod"
+    changes = ("config.pbtxt", name, "sleeps"), ("1/runtime.py", "samples = prod", sleep)
+    for path, old, new in changes:
+        text = (beside / "sleeps" / path).read_text()
+        assert old in text
+        (beside / "sleeps" / path).write_text(text.replace(old, new))
     overrides = {"pairs": 2, "request_count": 5, "measurement_seconds": 0.1}
     config = resolve("resnet50", "perf_offline", overrides=overrides)
     config = config.model_copy(update={"model": "doubles"})

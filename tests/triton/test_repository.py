@@ -15,23 +15,15 @@ from helpers.models import Part, Tensor
 from helpers.store.artifacts import create_artifact, find_artifact
 from helpers.store.paths import ROOT
 from helpers.triton.repository import SCENARIOS, model_config, write_repository
-from tests.conftest import run_time_code
+from tests.conftest import ONNX, run_time_code
 
 INPUTS = (Tensor("IMAGE", "float32", (3, 8, 8)), Tensor("IDS", "int64", (26,)))
 OUTPUTS = (Tensor("SCORES", "float16", (10,)),)
 
 
 def config(**fields):
-    chosen = {
-        "export_format": "onnx",
-        "export_precision": "fp32",
-        "format": "onnx",
-        "precision": "fp32",
-        "max_batch_size": 8,
-        "preferred_batch_sizes": [4, 8],
-        "max_queue_delay_us": 1000,
-        "instances": {"offline": 1, "online": 2},
-    } | fields
+    batches = {"max_batch_size": 8, "preferred_batch_sizes": [4, 8], "max_queue_delay_us": 1000}
+    chosen = {**ONNX, **batches, "instances": {"offline": 1, "online": 2}, **fields}
     if chosen["format"] not in ("onnx", "openvino"):
         chosen["export_format"] = chosen["format"]
     model = "widedeep" if chosen["export_format"] == "tf-savedmodel" else "resnet50"
@@ -120,14 +112,8 @@ def test_it_holds_these_files_and_no_others(tmp_path):
     written = repository(tmp_path, config())
 
     files = {str(p.relative_to(written)) for p in written.rglob("*") if not p.is_dir()}
-    assert files == {
-        "requirements.txt",
-        "resnet50/config.pbtxt",
-        "resnet50/configs/offline.pbtxt",
-        "resnet50/1/model.py",
-        "resnet50/1/runtime.py",
-        "resnet50/1/model.onnx",
-    }
+    own = ("config.pbtxt", "configs/offline.pbtxt", "1/model.py", "1/runtime.py", "1/model.onnx")
+    assert files == {"requirements.txt", *(f"resnet50/{name}" for name in own)}
     assert (written / "resnet50/1/model.onnx").read_text() == "weights"
     assert (written / "requirements.txt").read_text() == (
         f"numpy=={version('numpy')}\nonnxruntime=={version('onnxruntime')}\n"

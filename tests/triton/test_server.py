@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -147,22 +148,20 @@ def test_a_wrong_request_is_one_line_and_the_server_goes_on(server, inputs, word
 
 def test_it_listens_on_loopback_only(server):
     ports = {int(url.rpartition(":")[2]) for url in (server.url, server.metrics_url)}
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    listening = {int(f[1][9:], 16): f[1][:8] for f in lines if f[3] == "0A"}
-    assert {port: listening[port] for port in ports} == dict.fromkeys(ports, "0100007F")
-    six = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    assert not {int(f[1][33:], 16) for f in six if f[3] == "0A"} & ports
+    open_ports = [each.laddr for each in psutil.net_connections() if each.status == "LISTEN"]
+    found = [address for address in open_ports if address.port in ports]
+    assert sorted(found) == [("127.0.0.1", port) for port in sorted(ports)]
 
 
 def test_a_model_that_does_not_load_is_one_line_with_the_servers_own_words(tmp_path):
     broken = SESSION.replace("return Session()", "raise OSError('no such weights')")
     repository = write_doubles(tmp_path / "broken", broken)
-    entered = []
-    with pytest.raises(ServerError) as raised, embedded.serve(repository, log=tmp_path / "log"):
-        entered.append(True)
-    assert entered
-    assert str(raised.value).startswith("Triton ended while it started: it failed (exit code 1): E")
-    assert "OSError: no such weights" in str(raised.value)
+    words = r"^Triton ended while it started: it failed \(exit code 1\): E.*OSError: no such wei"
+    with (
+        pytest.raises(ServerError, match=words) as raised,
+        embedded.serve(repository, log=tmp_path / "log"),
+    ):
+        pass
     assert "\n" not in str(raised.value)
     assert not processes(str(tmp_path))
 
@@ -181,47 +180,18 @@ def test_a_window_in_which_no_request_ends_is_made_longer(tmp_path):
     assert ((requests[:, 1] - requests[:, 0]) / 1e9 > 0.7).all()
 
 
-def test_a_run_that_finds_no_statistics_is_repeated(server, monkeypatch):
-    """perf_analyzer does this now and then where there are too few cores, and not when asked to:
-    the first run here is made up. A real run after it may do it too.
-    """
-    perform, intervals = analyzer._perform, []
-
-    def perform_twice(point, server, folder):
-        intervals.append(point.interval_ms)
-        if len(intervals) > 1:
-            return perform(point, server, folder)
-        (folder / "log").write_text("Pass [3] Error: failed to find the requested model version")
-        return 99
-
-    monkeypatch.setattr(analyzer, "_perform", perform_twice)
-    with analyzer.input_data({"ids": ids(2)}) as data:
-        window = analyzer.run(analyzer.LoadPoint("doubles", data, [], interval_ms=100), server)
-    assert len(intervals) > 1
-    assert intervals == [100 * 2**attempt for attempt in range(len(intervals))]
-    assert window.counted
-
-
 def regions_of(process):
     """The shared memory of the servers that a process started."""
     return {name for name in os.listdir("/dev/shm") if f".{process}." in name}
 
 
-def test_a_server_that_is_slow_to_answer_has_not_ended(monkeypatch):
-    answers = iter([False, False, True])
-    monkeypatch.setattr("helpers.triton.server._answers", lambda _: next(answers))
+def test_a_slow_server_has_not_ended_and_how_one_ended_is_waited_for(monkeypatch):
+    """One that ends refuses connections at once; its guard ends when all of its processes have."""
+    answers, ends = iter([False, False, True]), iter(["", "", "it was killed"])
+    monkeypatch.setattr("helpers.triton.server._answers", lambda _: next(answers, False))
     server = Server("", "", Path())
-
-    assert not server.is_live()
-    assert server.is_live(10)
-
-
-def test_how_a_server_ended_is_waited_for(monkeypatch):
-    """It refuses connections at once; its guard ends when all of its processes have."""
-    ends = iter(["", "", "it was killed"])
-    monkeypatch.setattr("helpers.triton.server._answers", lambda _: False)
+    assert [server.is_live(), server.is_live(10)] == [False, True]
     server = Server("", "", Path(), end=lambda: next(ends, "it was killed"))
-
     assert not server.is_live(10)
     assert server.end() == "it was killed"
 
@@ -245,9 +215,6 @@ def test_a_repository_carried_away_is_served_without_this_package(finished, tmp_
     shutil.copytree(repository, tmp_path / "away")
     with embedded.serve(tmp_path / "away", log=tmp_path / "log") as started:
         printed = answer_to_client(tmp_path / "away", started.url, tmp_path / "elsewhere")
-        x = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
-        answer = started.infer("dummy", {"features": x})["logits"]
-    np.testing.assert_allclose(answer, x @ weights().T, rtol=1e-5, atol=1e-5)
     (data,) = (finished.root / "outputs/data").glob("dummy-dataset-*")
     name, values = printed.strip().split(" ", 1)
     assert name == "logits"
@@ -282,10 +249,9 @@ def test_nobody_who_reaches_the_port_loads_or_unloads_a_model(server, tmp_path):
     mark = tmp_path / "executed"
     code = b64encode(f"open({str(mark)!r}, 'w')\nclass TritonPythonModel: pass\n".encode())
     evil = {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": code.decode()}}
-    repository = f"{server.url}/v2/repository/models"
-    assert post(f"{repository}/evil/load", json.dumps(evil).encode()) >= 400
-    assert post(f"{repository}/doubles/load", b"{}") >= 400
-    assert post(f"{repository}/doubles/unload", b"{}") >= 400
+    for what, content in (("evil/load", evil), ("doubles/load", {}), ("doubles/unload", {})):
+        url = f"{server.url}/v2/repository/models/{what}"
+        assert post(url, json.dumps(content).encode()) >= 400
     assert server.infer("doubles", {"ids": ids(1)})
     assert not mark.exists()
 
@@ -295,9 +261,8 @@ def measure(server):
     samples = {"ids": np.array([[number, 2] for number in range(3)])}
     regions = analyzer.shared_memory_patterns(["ids"], ["doubled"])
     with analyzer.input_data(samples) as data:
-        point = analyzer.LoadPoint(
-            "doubles", data, regions, interval_ms=300, shared_memory="system"
-        )
+        load = {"interval_ms": 300, "shared_memory": "system"}
+        point = analyzer.LoadPoint("doubles", data, regions, **load)
         return len(analyzer.run(point, server).requests)
 
 
@@ -450,9 +415,9 @@ def test_a_triton_that_aborts_is_told_with_its_signal_and_last_words(doubles, tm
         wait_for(lambda: not server.is_alive())
         with pytest.raises(ServerError) as raised:
             server.infer("doubles", {"ids": ids(1)})
-    assert "which has ended: it was killed by signal 6 (SIGABRT): " in str(raised.value)
-    assert "bad_alloc" in str(raised.value)
-    assert "\n" not in str(raised.value)
+    said = str(raised.value)
+    assert "which has ended: it was killed by signal 6 (SIGABRT): " in said
+    assert ("bad_alloc" in said, "\n" in said) == (True, False)
 
 
 def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles, tmp_path):
@@ -480,17 +445,10 @@ def test_a_killed_perf_analyzer_leaves_no_shared_memory(doubles, tmp_path):
 def test_the_serve_command_says_why_its_server_ended(finished):
     command = ("serve", "params/dummy.yaml", "--model", "dummy", "--experiment", "onnx-fp32")
     with finished.start(*command) as started:
-        address = started.stdout.readline().partition("http://")[2].partition(";")[0]
-        port = address.rpartition(":")[2]
-        (triton,) = [
-            p for p in processes(f"--http-port={port}") if "supervisor.py" not in cmdline(p)
-        ]
+        port = re.search(r"http://[\d.]+:(\d+)", started.stdout.readline())[1]
+        found = map(psutil.Process, processes(f"--http-port={port}"))
+        (triton,) = [each.pid for each in found if "supervisor.py" not in str(each.cmdline())]
         os.kill(triton, signal.SIGABRT)
-        output = started.stdout.read()
+        (line,) = started.stdout.read().splitlines()
     assert started.returncode == 1
-    (line,) = output.splitlines()
     assert "Triton ended: it was killed by signal 6 (SIGABRT): " in line
-
-
-def cmdline(process):
-    return Path(f"/proc/{process}/cmdline").read_text()

@@ -58,17 +58,15 @@ class Running:
     def said(self):
         return self.log.read_text()
 
-    def wait_to_say(self, words, seconds=90):
+    def wait_to_say(self, words):
         def told():
             assert self.process.poll() is None or words in self.said, self.said
             return self.said if words in self.said else ""
 
-        return wait_for(told, seconds)
+        return wait_for(told)
 
     def answer(self):
-        """Wait for its end."""
-        code = self.process.wait(SECONDS)
-        return Answer(code, self.said)
+        return Answer(self.process.wait(SECONDS), self.said)
 
     def end(self, number=signal.SIGINT):
         with suppress(ProcessLookupError):
@@ -82,8 +80,6 @@ class Running:
 
 @dataclass
 class Cluster:
-    """A scheduler, its workers and the submitter's project."""
-
     home: Project
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -118,38 +114,35 @@ class Cluster:
         self.address, self.key = line[0], ("--key", line[1]) if line[1] else ()
         return running
 
-    def work(self, *targets, project=None, inside=""):
-        """Start a worker that offers targets, with an outputs folder of its own, and wait until it
-        has joined.
-        """
-        running = self.start_worker(*targets, project=project, inside=inside)
+    def work(self, *targets, **options):
+        running = self.start_worker(*targets, **options)
         running.wait_to_say("joined")
         return running
 
-    def work_each(self, *targets):
+    def work_each(self, *targets, inside=("", "", "")):
         """Start a worker for each target, all at once."""
-        for running in [self.start_worker(name) for name in targets]:
+        started = [
+            self.start_worker(name, inside=each)
+            for name, each in zip(targets, inside, strict=False)
+        ]
+        for running in started:
             running.wait_to_say("joined")
 
-    def start_worker(self, *targets, project=None, inside=""):
-        """Start a worker."""
-        outputs = self.folder / f"outputs-{'-'.join(targets)}"
-        offered = [f"--target={name}" for name in targets]
-        arguments = ("worker", self.address, *self.key, *offered, "--outputs", str(outputs))
-        running = self.start(*arguments, project=project, inside=inside)
+    def start_worker(self, *targets, **options):
+        """Start a worker, with an outputs folder of its own."""
+        offered = (f"--target={name}" for name in targets)
+        own = ("--outputs", str(self.outputs(*targets)))
+        running = self.start("worker", self.address, *self.key, *offered, *own, **options)
         self.workers["-".join(targets)] = running
         return running
 
     def submit(self, *arguments):
-        """Start a run over the cluster."""
         return self.start("run", *arguments, "--scheduler", self.address, *self.key)
 
     def run(self, *arguments):
-        """Run over the cluster, to the end."""
         return self.submit(*arguments).answer()
 
     def outputs(self, *targets):
-        """The outputs folder of a worker."""
         return self.folder / f"outputs-{'-'.join(targets)}"
 
 
@@ -173,7 +166,6 @@ def own_outputs():
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A cluster of one test."""
     with cluster_in(tmp_path) as found:
         yield found
 
@@ -198,13 +190,9 @@ class Network:
     address: str
     names: list[str]
 
-    def cut(self, name):
-        """Pull the cable of a namespace out."""
-        subprocess.run(["ip", "link", "set", f"{name}h", "down"], check=True)
-
-    def plug(self, name):
-        """Put it in again."""
-        subprocess.run(["ip", "link", "set", f"{name}h", "up"], check=True)
+    def set(self, name, state):
+        """Pull the cable of a namespace out, "down", or put it in again, "up"."""
+        subprocess.run(["ip", "link", "set", f"{name}h", state], check=True)
 
 
 @pytest.fixture
@@ -214,24 +202,24 @@ def network():
     names = [f"tn{mark}{place}" for place in range(3)]
     bridge, subnet = f"tb{mark}", f"10.{200 + int(mark[0], 16)}.{int(mark[1:3], 16)}"
 
-    def ip(*words):
-        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    def ip(line):
+        done = subprocess.run(["ip", *line.split()], capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"netns: ip {' '.join(words)}: {done.stderr.strip()}")
+            pytest.skip(f"netns: ip {line}: {done.stderr.strip()}")
 
     if not shutil.which("ip"):
         pytest.skip("netns: there is no ip")
     try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("addr", "add", f"{subnet}.1/24", "dev", bridge)
-        ip("link", "set", bridge, "up")
+        ip(f"link add {bridge} type bridge")
+        ip(f"addr add {subnet}.1/24 dev {bridge}")
+        ip(f"link set {bridge} up")
         for place, name in enumerate(names):
-            ip("netns", "add", name)
-            ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", f"{name}h", "master", bridge, "up")
-            ip("-n", name, "addr", "add", f"{subnet}.{place + 2}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
+            ip(f"netns add {name}")
+            ip(f"link add {name}h type veth peer name eth0 netns {name}")
+            ip(f"link set {name}h master {bridge} up")
+            ip(f"-n {name} addr add {subnet}.{place + 2}/24 dev eth0")
+            ip(f"-n {name} link set eth0 up")
+            ip(f"-n {name} link set lo up")
         yield Network(f"{subnet}.1", names)
     finally:
         for name in names:

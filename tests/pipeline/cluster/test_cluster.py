@@ -11,7 +11,7 @@ from helpers.store import find_artifact
 from tests.conftest import wait_for
 from tests.pipeline.cluster.conftest import TARGETS, make_holdable
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("nothing_left")]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 ONE = ("--experiment", "onnx-fp32")
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
@@ -51,7 +51,6 @@ def intervals(outputs):
 
 
 def require_the_same_data(cluster, output):
-    """Data sets and checkpoints are the same on every worker, whoever made them."""
     made = [cluster.outputs(name) / "data" for name in TARGETS]
     names = {path.name for path in made[0].iterdir()}
     for folder in made[1:]:
@@ -78,15 +77,12 @@ def require_fetched(cluster, target):
     assert (unchanged.code, unchanged.executed()) == (0, [])
 
 
-@pytest.mark.thorough
 def test_three_machines_run_a_target_each_and_the_site_shows_all(cluster, network):
     """The scheduler and the submitter are on this machine, the workers are behind a bridge each.
     Artifacts stay until they are asked for.
     """
     cluster.schedule("--host", network.address, "--port", "0")
-    places = zip(TARGETS, network.names, strict=True)
-    for worker in [cluster.start_worker(name, inside=inside) for name, inside in places]:
-        worker.wait_to_say("joined")
+    cluster.work_each(*TARGETS, inside=network.names)
     files = [f"params/{name}.yaml" for name in TARGETS]
 
     answer = cluster.run(*files, *ONE)
@@ -102,10 +98,8 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(cluster, networ
         for stage in STAGES:
             found = result(outputs, name, stage)
             assert found == result(cluster.outputs(name), name, stage)
-            assert (
-                found.source.command
-                == f"triton-notebooks run params/{name}.yaml --scheduler ADDRESS"
-            )
+            command = f"triton-notebooks run params/{name}.yaml --scheduler ADDRESS"
+            assert found.source.command == command
             assert (outputs / name / "dummy/onnx-fp32" / f"{stage}.html").exists()
         assert (outputs / name / "dummy/report.html").exists()
         assert f'href="{name}/index.html"' in (outputs / "index.html").read_text()
@@ -134,7 +128,6 @@ def test_three_machines_run_a_target_each_and_the_site_shows_all(cluster, networ
         assert states(local, first).items() <= states(outputs, name).items()
 
 
-@pytest.mark.thorough
 def test_a_stage_alone_finds_the_deployment_that_it_is_about_or_has_it_sent(cluster):
     """Of two workers of one target, the one that has it runs another target's stage."""
     hold = make_holdable(cluster)
@@ -181,7 +174,6 @@ def test_a_stage_goes_to_its_worker_and_comes_home_and_what_no_worker_offers_wai
     assert (again.code, again.executed()) == (0, [])
 
 
-@pytest.mark.thorough
 def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(cluster):
     """As dask-jobqueue and the operator of dask-kubernetes start workers and schedulers. An outputs
     folder that worker and submitter both see is used as it is.
@@ -192,17 +184,8 @@ def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(cluste
     cluster.address = re.findall(r"Scheduler at: +(\S+)", said)[0]
     of_ours = ("--nthreads", "1", "--no-nanny", "--memory-limit", "0")
     cluster.variables["TRITON_NOTEBOOKS_OUTPUTS"] = str(cluster.home.root / "outputs")
-    cluster.start(
-        *(
-            "worker",
-            cluster.address,
-            *quiet,
-            *of_ours,
-            "--preload",
-            "helpers.pipeline.cluster.preload",
-        ),
-        module="dask",
-    )
+    ours = ("--preload", "helpers.pipeline.cluster.preload", *of_ours)
+    cluster.start("worker", cluster.address, *quiet, *ours, module="dask")
     del cluster.variables["TRITON_NOTEBOOKS_OUTPUTS"]
     only = ("params/first.yaml", "--stage", "export", "--stage", "convert", *ONE)
 
@@ -210,8 +193,7 @@ def test_a_plain_dask_worker_joins_by_a_preload_and_may_share_the_outputs(cluste
 
     assert answer.code == 0, answer.output
     assert answer.executed() == ["dummy onnx-fp32 export", "dummy onnx-fp32 convert"]
-    (path,) = (cluster.home.root / "outputs/first/artifacts").glob("dummy-export-*/model.onnx")
-    assert path.exists()
+    assert list(cluster.home.root.glob("outputs/first/artifacts/dummy-export-*/model.onnx"))
     assert "sent" not in answer.output
     again = cluster.home.run("run", *only)
     assert (again.code, again.executed()) == (0, [])

@@ -1,6 +1,7 @@
 """Machines that fail in mid-stage, with real processes: one reason, nothing left, nothing twice."""
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ from helpers.results import read
 from tests.conftest import Project, copy_project, kernels, processes, wait_for
 from tests.pipeline.cluster.conftest import add_targets, cluster_in, make_holdable
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("nothing_left")]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 ONLY = ("--stage", "export", "--experiment", "onnx-fp32")
 BOTH = ("params/first.yaml", "params/second.yaml", *ONLY)
@@ -51,7 +52,6 @@ def exporting(cluster, *files):
 
 
 def require_completion(cluster, *files):
-    """The same command runs that one stage, and nothing else."""
     (cluster.folder / "hold").unlink()
     answer = cluster.run(*(files or BOTH))
     assert answer.code == 0, answer.output
@@ -65,7 +65,6 @@ def reason(cluster, target="first"):
     return found.reason
 
 
-@pytest.mark.thorough
 def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held):
     running = exporting(held)
     held.workers["first"].process.kill()
@@ -83,15 +82,11 @@ def test_a_worker_killed_in_mid_stage_fails_that_stage_and_others_go_on(held):
     require_completion(held)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("victim", "why"),
     [
-        (
-            "kernel",
-            "The kernel was killed, probably out of memory. Free some memory and run again.",
-        ),
-        ("process", "The worker process was killed, probably out of memory. Run again."),
+        ("kernel", "kernel was killed, probably out of memory. Free some memory and run again."),
+        ("process", "worker process was killed, probably out of memory. Run again."),
     ],
 )
 def test_a_stage_that_is_out_of_memory_leaves_its_worker(victim, why, held):
@@ -104,13 +99,12 @@ def test_a_stage_that_is_out_of_memory_leaves_its_worker(victim, why, held):
 
     answer = running.answer()
 
-    assert (answer.code, reason(held)) == (1, why)
+    assert (answer.code, reason(held)) == (1, f"The {why}")
     wait_for(lambda: not kernels(held.folder))
     if victim == "process":  # after the other this one shows that the worker goes on
         require_completion(held, "params/first.yaml", *ONLY)
 
 
-@pytest.mark.thorough
 def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(held):
     running = exporting(held, "params/first.yaml", *ONLY)
     assert kernels(held.folder)
@@ -122,7 +116,6 @@ def test_a_submitter_that_is_killed_has_its_stages_ended_and_the_workers_stay(he
     require_completion(held, "params/first.yaml", *ONLY)
 
 
-@pytest.mark.thorough
 def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held):
     port = held.address.rpartition(":")[2]
     joined = {name: worker.said.count("joined") for name, worker in held.workers.items()}
@@ -132,8 +125,8 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held):
     answer = running.answer()
 
     assert answer.code == 1
-    last = answer.output.splitlines()[-1]
-    assert last.startswith(f"error: Lost the scheduler at {held.address}. Results so far are kept.")
+    line = f"error: Lost the scheduler at {held.address}. Results so far are kept."
+    assert answer.output.splitlines()[-1].startswith(line)
     assert "Traceback" not in answer.output
     assert reason(held) == "the run was interrupted"
     assert reason(held, "second") == ""
@@ -144,14 +137,13 @@ def test_a_scheduler_that_ends_is_one_line_and_what_was_done_is_kept(held):
     require_completion(held)
 
 
-@pytest.mark.thorough
 def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(cluster, network):
     make_holdable(cluster)
     cluster.schedule("--host", network.address, "--port", "0")
     first = cluster.work("first", inside=network.names[0])
     cluster.work("second", inside=network.names[1])
     running = exporting(cluster)
-    network.cut(network.names[0])
+    network.set(network.names[0], "down")
 
     answer = running.answer()
 
@@ -162,12 +154,11 @@ def test_a_cable_pulled_out_in_mid_stage_fails_it_and_the_worker_comes_back(clus
     wait_for(lambda: not kernels(cluster.folder))
     there = read(cluster.outputs("first") / "first/dummy/onnx-fp32/export.json")
     assert (there.state, there.reason) == ("failed", "the run was interrupted")
-    network.plug(network.names[0])
+    network.set(network.names[0], "up")
     wait_for(lambda: first.said.count("joined tls://") == 2)
     require_completion(cluster)
 
 
-@pytest.mark.thorough
 def test_a_worker_with_other_software_is_refused_before_anything_runs(cluster):
     other, same = copy_project(cluster.folder / "other"), Project(cluster.folder / "same")
     add_targets(other)
@@ -191,10 +182,7 @@ def test_a_worker_with_other_software_is_refused_before_anything_runs(cluster):
         answer = cluster.run(f"params/{name}.yaml", *ONLY)
 
         assert answer.code == 1
-        (line,) = (each for each in answer.output.splitlines() if each.startswith("error: "))
-        assert line.startswith(f"error: The worker for {name} (")
+        (line,) = re.findall(rf"^error: The worker for {name} \(.*", answer.output, re.MULTILINE)
         assert f" has {difference}" in line
-        assert line.endswith(
-            "Install the same commit and docker/requirements.lock, and restart it."
-        )
+        assert line.endswith("the same commit and docker/requirements.lock, and restart it.")
         assert not list((cluster.home.root / "outputs").glob(f"{name}/dummy/**/*.json"))

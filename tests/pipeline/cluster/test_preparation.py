@@ -9,7 +9,7 @@ from tests.conftest import wait_for
 from tests.models.test_criteo_raw import days_of, prepared, written
 from tests.models.test_raw_parts import content
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("nothing_left")]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 PARAMS = """
 gpu: CPU (raw)
@@ -22,7 +22,6 @@ models:
 """
 
 
-@pytest.mark.thorough
 def test_days_prepared_by_two_workers_are_those_of_one_machine(cluster):
     days = written(cluster.folder / "days", days_of((3000, 2000, 1000)), zipped=(1,))
     whole = prepared(days, cluster.folder / "whole")

@@ -1,6 +1,5 @@
 """Models that `new` writes in a copy of the project, how they are served, and what they answer."""
 
-import time
 from contextlib import contextmanager
 
 import yaml
@@ -9,21 +8,11 @@ from tests.conftest import free_ports, wait_for
 
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online")
 MAKING = tuple(f"--stage={stage}" for stage in STAGES[:3])
-QUICK = {
-    "measurement_seconds": 0.3,
-    "compare_seconds": 2,
-    "margin_of_error": 0.5,
-    "request_count": 6,
-    "pairs": 2,
-    "distinct_rows": 4,
-}
+QUICK = {"measurement_seconds": 0.3, "compare_seconds": 2, "margin_of_error": 0.5}
+QUICK |= {"request_count": 6, "pairs": 2, "distinct_rows": 4}
 POINT = {"batch_sizes": [1], "concurrency": [2], "rates": []}
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
+SMALL = {"hidden_size": 32, "intermediate_size": 64}
+SMALL |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = SMALL | {"vocab_size": 200, "max_position_embeddings": 66, "pad_token_id": 0}
 IMAGE = SMALL | {"image_size": 32, "patch_size": 8}
 ARCHITECTURES = {
@@ -73,11 +62,8 @@ def quicken(project, name, *kept):
     content = yaml.safe_load(path.read_text())
     section = content["models"][name]
     section["defaults"] |= QUICK
-    section["experiments"] = {
-        each: fields | POINT
-        for each, fields in section["experiments"].items()
-        if each in kept or not kept
-    }
+    every = section["experiments"].items()
+    section["experiments"] = {e: own | POINT for e, own in every if e in kept or not kept}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
@@ -89,23 +75,21 @@ def run(project, names, *options):
 
 
 def is_ready(url, name):
-    """Whether a model can be asked at an address; wait a little if not."""
     import tritonclient.http as http
 
     try:
         return bool(http.InferenceServerClient(url).is_model_ready(name))
     except OSError:
-        time.sleep(0.2)
         return False
 
 
 @contextmanager
 def served(project, command, name, port):
     """Start `serve`; yield the server's address once the model can be asked, and end it."""
-    process = project.start(*command)
+    process, url = project.start(*command), f"127.0.0.1:{port}"
     try:
-        wait_for(lambda: is_ready(f"127.0.0.1:{port}", name))
-        yield f"127.0.0.1:{port}"
+        wait_for(lambda: is_ready(url, name))
+        yield url
     finally:
         process.send_signal(2)
         process.communicate(timeout=600)
@@ -121,7 +105,6 @@ def serving(project, name):
 
 
 def asked(url, name, arrays):
-    """Ask a server for the outputs of a model; return what gives an output by name."""
     import tritonclient.http as http
     from tritonclient.utils import np_to_triton_dtype
 
@@ -146,7 +129,6 @@ def saved(name, folder, **settings):
 
 
 def with_tokenizer(folder):
-    """Add a tokenizer of whole words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -159,7 +141,6 @@ def with_tokenizer(folder):
 
 
 def with_processor(folder):
-    """Add a processor of images to 32 x 32 pixels."""
     settings = '{"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}'
     (folder / "preprocessor_config.json").write_text(settings)
     return folder

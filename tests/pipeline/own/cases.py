@@ -57,7 +57,6 @@ def renamed(name, other):
 
 
 def labels(folder, *, has_scores=False):
-    """A classifier that returns the names of classes."""
     names = numpy_helper.from_array(np.array(["cat", "dog", "emu", "fox", "gnu"], object), "names")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["scores"]),
@@ -70,23 +69,22 @@ def labels(folder, *, has_scores=False):
     sources.save(folder / "model.onnx", nodes, [sources.tensor("x", ["n", 8])], outputs, held)
 
 
-def keras(build):
-    def write(folder):
-        from helpers.models._keras import keras as library
+def words(folder):
+    from helpers.models._keras import keras
 
-        library().utils.set_random_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a string lookup
-            build(library()).save(folder / "model.keras")
+    keras().utils.set_random_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        word = keras().Input((1,), dtype="string", name="word")
+        places = keras().layers.StringLookup(vocabulary=["a", "b", "c"])(word)
+        hidden = keras().layers.Embedding(4, 3)(places)
+        network = keras().Model(word, keras().layers.Dense(2)(hidden))
+        network.save(folder / "model.keras")
 
-    return write
 
-
-def words(keras):
-    word = keras.Input((1,), dtype="string", name="word")
-    places = keras.layers.StringLookup(vocabulary=["a", "b", "c"])(word)
-    hidden = keras.layers.Embedding(4, 3)(places)
-    return keras.Model(word, keras.layers.Dense(2)(hidden))
+def samples(folder, name):
+    drawn = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    np.savez(folder / "samples.npz", **{name: drawn})
 
 
 def script(kind):
@@ -96,9 +94,8 @@ def script(kind):
         import torch
 
         torch.manual_seed(0)
-        layers = torch.nn.Sequential(
-            torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5)
-        )
+        first, second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 5)
+        layers = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             rows, name = torch.randn(2, 8), "input"
@@ -116,8 +113,7 @@ def script(kind):
                 spec.loader.exec_module(loaded)
                 module, name = torch.jit.script(loaded.Defaults().eval()), "x"
             torch.jit.save(module, folder / "model.pt")
-        array = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
-        np.savez(folder / "samples.npz", **{name: array})
+        samples(folder, name)
 
     return write
 
@@ -146,9 +142,7 @@ class Counted(torch.nn.Module):
 
 class Decided(torch.nn.Module):
     def forward(self, x):
-        if x.sum() > 0:
-            return x
-        return x * 2
+        return x if x.sum() > 0 else x * 2
 
 
 class Defaults(torch.nn.Module):
@@ -208,8 +202,7 @@ def repository(fields):
 def elementwise(folder):
     """A graph without weights, and samples."""
     graph("(float[n, 8] x) => (float[n, 8] y)", "y = Tanh(x)")(folder)
-    rows = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
-    np.savez(folder / "samples.npz", x=rows)
+    samples(folder, "x")
 
 
 ZERO = np.zeros(1, np.float32)
@@ -251,7 +244,7 @@ PREPARE = {
     "elementwise": elementwise,
     "default_arguments": script("defaults"),
     "checked": sources.networks,
-    "words": keras(words),
+    "words": words,
     "nms": nms,
     "nms_alone": nms,
     "dropout": script("dropout"),

@@ -1,5 +1,6 @@
 """What `new` refuses: how the user's folder is prepared, the options, and a part of the line."""
 
+import joblib
 import numpy as np
 from onnx import helper
 
@@ -21,10 +22,10 @@ NOT_FINITE = np.where(np.arange(64).reshape(4, 16) == 37, np.nan, DRAWN).astype(
 def junk(folder):
     for ending in ("onnx", "keras", "pt", "pt2", "pkl"):
         (folder / f"a.{ending}").write_text("this is no model")
+    joblib.dump({"a": 1}, folder / "dict.pkl")
 
 
 def custom(folder):
-    """A graph with an operator that ONNX Runtime lacks."""
     node = helper.make_node("Nope", ["x"], ["y"], domain="com.acme")
     shape = [sources.tensor("x", ["n", 3])], [sources.tensor("y", ["n", 3])]
     sources.save(folder / "model.onnx", [node], *shape, domains=["com.acme"])
@@ -51,8 +52,6 @@ def with_samples(**arrays):
 
 
 def repository(old, other):
-    """A Triton repository with a change of its configuration."""
-
     def write(folder):
         path = sources.repository(folder / "repository") / "config.pbtxt"
         path.write_text(path.read_text().replace(old, other))
@@ -144,6 +143,7 @@ junk: --from a.keras => a.keras is not a Keras file
 junk: --from a.pt => a.pt is not a TorchScript file
 junk: --from a.pt2 => a.pt2 is not a program that torch.export
 junk: --from a.pkl => joblib can read
+junk: --from dict.pkl => holds a dict and not a fitted model
 custom: => com.acme:Nope
 lost: => has weights in other files, and one of them is missing
 name: => has the input name 'x y'. Rename it: Triton's clients

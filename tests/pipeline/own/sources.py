@@ -1,5 +1,7 @@
 """Small models of every kind that `triton-notebooks new` takes, and samples of them."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 class Plain(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
 
     def forward(self, features):
@@ -34,32 +37,15 @@ class Branch(torch.nn.Module):
         return x * 2
 
 
-def plain():
-    torch.manual_seed(0)
-    return Plain(), torch.randn(2, 16)
-
-
-def named():
-    torch.manual_seed(0)
-    return Named(), {"features": torch.randn(2, 16), "scale": torch.ones(2, 1)}
-
-
-def branch():
-    return Branch(), (torch.randn(2, 3),)
-
-
 class Unclear(torch.nn.Module):
     def forward(self, x):
         return {"y": x if float(x.sum()) > 0 else -x}
 
 
-def unclear():
-    return Unclear(), torch.randn(2, 3)
-
-
 class Checked(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.c, self.h = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5)
 
     def forward(self, pixels):
@@ -67,11 +53,6 @@ class Checked(torch.nn.Module):
             raise ValueError("three channels, please")
         y = self.c(pixels).mean((2, 3))
         return {"logits": self.h(y), "features": y}
-
-
-def checked():
-    torch.manual_seed(0)
-    return Checked(), torch.randn(2, 3, 16, 16)
 
 
 class Rare(Checked):
@@ -82,13 +63,13 @@ class Rare(Checked):
         return answer
 
 
-def rare():
-    torch.manual_seed(0)
-    return Rare(), torch.randn(2, 3, 16, 16)
-
-
-def number():
-    return 3
+def plain(): return Plain(), torch.randn(2, 16)
+def named(): return Named(), {"features": torch.randn(2, 16), "scale": torch.ones(2, 1)}
+def branch(): return Branch(), (torch.randn(2, 3),)
+def unclear(): return Unclear(), torch.randn(2, 3)
+def checked(): return Checked(), torch.randn(2, 3, 16, 16)
+def rare(): return Rare(), torch.randn(2, 3, 16, 16)
+def number(): return 3
 
 
 def fails():
@@ -112,7 +93,6 @@ def tensor(name, shape, kind=TensorProto.FLOAT):
 
 
 def save(path, nodes, inputs, outputs, weights=(), domains=(), opset=17, **options):
-    """Write an ONNX file of a graph."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
@@ -128,14 +108,8 @@ def scores(path, batch="batch", **options):
     """Write a graph of one layer, whose output has scores of four classes."""
     nodes = [helper.make_node("MatMul", ["features", "weights"], ["logits"])]
     held = [numpy_helper.from_array(weights(), "weights")]
-    return save(
-        path,
-        nodes,
-        [tensor("features", [batch, FEATURES])],
-        [tensor("logits", [batch, CLASSES])],
-        held,
-        **options,
-    )
+    tensors = [tensor("features", [batch, FEATURES])], [tensor("logits", [batch, CLASSES])]
+    return save(path, nodes, *tensors, held, **options)
 
 
 def stateful(path):
@@ -191,15 +165,12 @@ def samples(path):
 
 
 def networks(folder):
-    """Write the module `nets` of networks that a user has."""
     (folder / "nets.py").write_text(NETS)
     return folder / "nets.py"
 
 
 def torch_files(folder):
     """Write `nets`, of its plain network a TorchScript file and a program, and samples."""
-    import sys
-
     import torch
 
     networks(folder)
@@ -223,10 +194,6 @@ def keras_files(folder):
     """Write a Keras file, and the SavedModel of the same network; another process does, as Keras
     reads its settings when it is imported.
     """
-    import subprocess
-    import sys
-
     text = "import nets; n = nets.network(); n.save('net.keras'); n.export('saved', verbose=False)"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", text], cwd=folder, check=True, capture_output=True
-    )
+    words = [sys.executable, "-W", "ignore", "-c", text]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True)

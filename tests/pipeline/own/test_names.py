@@ -4,6 +4,7 @@ so that nothing but the values tells them apart; these are computed by the frame
 """
 
 import importlib
+import sys
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from tests.pipeline.own import sources
 
 WIDTH = 3  # of each input and output
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
-TWISTED = f"""
+TWISTED = """
 import torch
 from torch.nn import Linear
 
@@ -29,7 +30,7 @@ class Ordered(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.second = Linear({WIDTH}, {WIDTH}), Linear({WIDTH}, {WIDTH})
+        self.first, self.second = Linear(3, 3), Linear(3, 3)
 
     def forward(self, a: torch.Tensor, b: torch.Tensor):
         return self.first(a) + 3 * self.second(b)
@@ -42,7 +43,7 @@ class Skipping(Ordered):
 
 class Named(Ordered):
     def forward(self, b: torch.Tensor, a: torch.Tensor):
-        return {{"z": self.first(a), "y": self.second(b)}}
+        return {"z": self.first(a), "y": self.second(b)}
 
 
 class Nested(Named):
@@ -50,16 +51,10 @@ class Nested(Named):
         return super().forward(given["b"], given["a"])
 
 
-def ordered():
-    return Ordered(), {{"b": torch.ones(2, {WIDTH}), "a": torch.ones(2, {WIDTH})}}
-
-
-def skipping():
-    return Skipping(), {{"a": torch.ones(2, {WIDTH}), "b": torch.ones(2, {WIDTH})}}
-
-
-def named():
-    return Named(), {{"b": torch.ones(2, {WIDTH}), "a": torch.ones(2, {WIDTH})}}
+def example(names): return {name: torch.ones(2, 3) for name in names}
+def ordered(): return Ordered(), example("ba")
+def skipping(): return Skipping(), example("ab")
+def named(): return Named(), example("ba")
 
 
 def subclassed():
@@ -70,12 +65,12 @@ def subclassed():
     class Net(keras.Model):
         def __init__(self):
             super().__init__()
-            self.first, self.second = keras.layers.Dense({WIDTH}), keras.layers.Dense({WIDTH})
+            self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(3)
 
         def call(self, given):
-            return {{"z": self.first(given["b"]), "y": [self.second(given["a"])]}}
+            return {"z": self.first(given["b"]), "y": [self.second(given["a"])]}
 
-    example = {{name: keras.ops.ones((2, {WIDTH})) for name in "ba"}}
+    example = {name: keras.ops.ones((2, 3)) for name in "ba"}
     network = Net()
     network(example)
     return network, example
@@ -83,7 +78,6 @@ def subclassed():
 
 
 def drawn(found):
-    """Draw five samples, other ones for each name."""
     draw = np.random.default_rng(7)
     shapes = {each.name: (5, *each.shape) for each in found.description.inputs}
     return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -139,25 +133,19 @@ def of_keras(case):
     return nets[case]()
 
 
-KERAS = {
-    "a nest": lambda model, given: {
-        **dict(zip(("z_0", "z_1"), model(given["x"])["z"], strict=True)),
-        **{f"b_{name}": each for name, each in model(given["x"])["b"].items()},
-    },
-    "dicts in a list": lambda model, given: {
-        "output_0": model(given["x"])[0],
-        **{f"output_1_{name}": each for name, each in model(given["x"])[1].items()},
-    },
-    "keys like places": lambda model, given: model(given["x"]),
-    "a list": lambda model, given: dict(
-        zip(model.output_names, model([given["x"], given["w"]]), strict=True)
+def prefixed(prefix, arrays):
+    return {f"{prefix}_{name}": each for name, each in arrays.items()}
+
+
+KERAS = {  # what a model `m` computes of given arrays `g`
+    "a nest": lambda m, g: (
+        prefixed("z", dict(enumerate(m(g["x"])["z"]))) | prefixed("b", m(g["x"])["b"])
     ),
-    "inputs by other keys": lambda model, given: {
-        model.output_names[0]: model({"b": given["x"], "a": given["w"]})
-    },
-    "inputs in a nest": lambda model, given: {
-        model.output_names[0]: model([{"b": given["x"], "a": given["w"]}])
-    },
+    "dicts in a list": lambda m, g: {"output_0": m(g["x"])[0]} | prefixed("output_1", m(g["x"])[1]),
+    "keys like places": lambda m, g: m(g["x"]),
+    "a list": lambda m, g: dict(zip(m.output_names, m([g["x"], g["w"]]), strict=True)),
+    "inputs by other keys": lambda m, g: {m.output_names[0]: m({"b": g["x"], "a": g["w"]})},
+    "inputs in a nest": lambda m, g: {m.output_names[0]: m([{"b": g["x"], "a": g["w"]}])},
 }
 
 
@@ -185,12 +173,9 @@ def test_a_savedmodel_keeps_the_names_of_its_signature(tmp_path):
     tf = tensorflow()
     spec = [tf.TensorSpec((None, WIDTH), name=name) for name in "ba"]
     module = tf.Module()
-    module.weights = tf.Variable(
-        np.random.default_rng(0).standard_normal((WIDTH, WIDTH)), dtype="float32"
-    )
-    module.of = tf.function(
-        lambda b, a: {"z": b @ module.weights, "m": a @ module.weights, "y": b - a}, spec
-    )
+    weights = np.random.default_rng(0).standard_normal((WIDTH, WIDTH))
+    module.w = w = tf.Variable(weights, dtype="float32")
+    module.of = tf.function(lambda b, a: {"z": b @ w, "m": a @ w, "y": b - a}, spec)
     tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.of)
 
     found = read(tmp_path / "saved")
@@ -201,19 +186,13 @@ def test_a_savedmodel_keeps_the_names_of_its_signature(tmp_path):
     assert [tensor.name for tensor in found.description.outputs] == ["m", "y", "z"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where the module `twisted` is."""
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "twisted.py").write_text(TWISTED)
-    return folder
-
-
 @pytest.fixture
-def twisted(folder, monkeypatch):
+def twisted(tmp_path, monkeypatch):
     """The module of networks whose tensors have other orders than their names' alphabet."""
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
+    (tmp_path / "twisted.py").write_text(TWISTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "twisted", raising=False)
     return importlib.import_module("twisted")
 
 
@@ -231,10 +210,8 @@ def test_a_module_is_called_by_the_names_of_its_example(name, tmp_path, twisted)
     with torch.no_grad():
         network = getattr(twisted, name)()[0]
         right = network(**{each: torch.from_numpy(array) for each, array in given.items()})
-    hold(
-        *(found, given, right if isinstance(right, dict) else {"output": right}, tmp_path),
-        *(TRACED, EXPORTED),
-    )
+    right = right if isinstance(right, dict) else {"output": right}
+    hold(found, given, right, tmp_path, TRACED, EXPORTED)
 
 
 @pytest.mark.slow

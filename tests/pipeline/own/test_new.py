@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import nbformat
 import numpy as np
@@ -30,7 +31,6 @@ from tests.pipeline.notebooks import common_code, prose, read, require_rules
 from tests.pipeline.own import sources
 from tests.pipeline.own.cases import graph, relu
 
-FILES = ("dataset", "checkpoint", "labels")
 STAGES = ("export", "convert", "deploy", "perf_offline", "perf_online", "compare", "report", "tune")
 ONNX = ("--from", "model.onnx")
 LABELLED = (*ONNX, "--samples", "samples.npz", "--labels", "labels.npz", "--metric")
@@ -58,7 +58,6 @@ def parameters(place):
 
 
 def described(place):
-    """What `new` says of the model."""
     return yaml.safe_load((place / "helpers/models/mine/model.yaml").read_text())
 
 
@@ -75,8 +74,7 @@ def test_an_onnx_file_becomes_a_package_eight_notebooks_and_a_parameter_file(sco
         "samples: random inputs",
         "experiments: onnx-fp32, openvino-fp32, openvino-bf16",
     ]
-    assert said[-1].startswith("next: triton-notebooks run ")
-    assert said[-1].endswith("params/mine.yaml")
+    assert re.fullmatch("next: triton-notebooks run .*params/mine.yaml", said[-1])
     report = (scores / "notebooks/mine/report.ipynb").read_text()
     assert "*drawn at random* from type and shape" in report.replace("\\n", " ")
     first = {name: (scores / name).read_text() for name in written(scores)}
@@ -93,12 +91,11 @@ def test_an_onnx_file_becomes_a_package_eight_notebooks_and_a_parameter_file(sco
         "decision": "class",
     }
     narrow = tolerances_for([sources.FEATURES])
-    for precision, (largest, mean) in tolerances.items():
-        assert largest > 0.95 * narrow[precision][0]
-        assert mean > 0.95 * narrow[precision][1]
+    for precision, pair in tolerances.items():  # the largest and the mean difference
+        assert (np.array(pair) > 0.95 * np.array(narrow[precision])).all()
     model = Own.load(str(scores / "helpers/models/mine/__init__.py"))
-    assert model.TITLE == "mine"
-    assert (model.FRAMEWORK, model.IS_BATCHED, model.METRICS) == ("onnxruntime", True, {})
+    found = (model.TITLE, model.FRAMEWORK, model.IS_BATCHED, model.METRICS)
+    assert found == ("mine", "onnxruntime", True, {})
     assert {name: tuple(pair) for name, pair in tolerances.items()} == model.TOLERANCES
 
 
@@ -106,13 +103,13 @@ def test_a_fault_in_a_description_is_one_clear_line(scores):
     new("mine", *ONNX)
     path = scores / "helpers/models/mine/model.yaml"
     text = path.read_text()
-    for old, other, line in (
-        ("decision:", "decide:", "model.yaml: decide: Extra inputs are not permitted"),
-        ("decision: class", "decision: both", "model.yaml: decision: Input should be"),
-        ("decision: class", "decision: {", "model.yaml: while parsing a flow"),
+    for other, line in (
+        ("decide: class", "decide: Extra inputs are not permitted"),
+        ("decision: both", "decision: Input should be"),
+        ("decision: {", "while parsing a flow"),
     ):
-        path.write_text(text.replace(old, other))
-        with pytest.raises(ParameterError, match=line) as fault:
+        path.write_text(text.replace("decision: class", other))
+        with pytest.raises(ParameterError, match=f"model.yaml: {line}") as fault:
             Own.load(str(path.with_name("__init__.py")))
         assert "\n" not in str(fault.value)
 
@@ -122,15 +119,11 @@ def test_the_parameter_file_and_the_notebooks_keep_the_rules_of_all(scores):
 
     content, section = parameters(scores)
     assert content["gpu"] == "CPU (mine)"
-    files = {name: ROOT / section["defaults"].pop(name) for name in FILES}
-    assert {name: each.resolve() for name, each in files.items()} == {
-        "dataset": scores.parent / "samples.npz",
-        "checkpoint": scores.parent / "model.onnx",
-        "labels": scores.parent / "labels.npz",
-    }
-    assert list(section["experiments"]) == [
-        *("onnx-fp32", "onnx-int8", "openvino-fp32", "openvino-bf16", "openvino-int8")
-    ]
+    files = {"dataset": "samples.npz", "checkpoint": "model.onnx", "labels": "labels.npz"}
+    for name, file in files.items():
+        assert (ROOT / section["defaults"].pop(name)).resolve() == scores.parent / file
+    kinds = ["onnx-fp32", "onnx-int8", "openvino-fp32", "openvino-bf16", "openvino-int8"]
+    assert list(section["experiments"]) == kinds
     content["models"] = {"resnet50": section}  # a model that is there
     parsed = parse(content, "mine", "mine.yaml")
     for name in parsed.experiments("resnet50"):
@@ -150,9 +143,10 @@ def test_the_parameter_file_and_the_notebooks_keep_the_rules_of_all(scores):
     assert "The metric `accuracy` must keep 99% of the reference's" in text["deploy"]
 
 
-@pytest.mark.parametrize(
-    "name", ["class", "2nd", "a-b", "_x", "größe", "lessons", "names", "x" * 41]
-)
+NO_NAMES = ["class", "2nd", "a-b", "_x", "größe", "lessons", "names", "x" * 41]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
 def test_a_name_that_python_does_not_take_is_refused(name, scores, capsys):
     assert new(name, *ONNX) == 2
     assert capsys.readouterr().err.startswith(f"error: Invalid name '{name}'. ")
@@ -200,28 +194,22 @@ def test_if_a_file_cannot_be_written_none_is(scores, monkeypatch):
     assert written(scores) == []
 
 
-def test_sizes_that_are_free_are_those_of_the_samples(place, capsys):
+def test_sizes_that_are_free_are_those_of_the_samples_and_no_others(place, capsys):
     relu("float[n, 3, height, width]")(place.parent)
     pixels = np.random.default_rng(0).standard_normal((4, 3, 8, 6)).astype(np.float32)
     np.savez(place.parent / "samples.npz", x=pixels)
+    given = (*ONNX, "--samples", "samples.npz")
 
-    assert new("mine", *ONNX, "--samples", "samples.npz") == 0
+    assert new("mine", *given) == 0
 
     said = capsys.readouterr().out
     assert "input x: float32, 3 x height x width" in said
     assert "output y: float32, 3 x height x width" in said
     assert parameters(place)[1]["defaults"]["dimensions"] == {"height": 8, "width": 6}
-
-
-def test_a_size_that_is_given_beside_samples_must_be_theirs(place, capsys):
-    relu("float[n, height]")(place.parent)
-    np.savez(place.parent / "samples.npz", x=np.zeros((4, 256), np.float32))
-    given = (*ONNX, "--samples", "samples.npz", "--dimension")
-
-    assert new("mine", *given, "height=320") == 2
-    fault = "--dimension height=320 does not match the samples, in which it is 256. Leave it out."
+    assert new("other", *given, "--dimension", "height=320") == 2
+    fault = "--dimension height=320 does not match the samples, in which it is 8. Leave it out."
     assert fault in capsys.readouterr().err
-    assert new("mine", *given, "height=256") == 0
+    assert new("other", *given, "--dimension", "height=8") == 0
 
 
 @pytest.mark.slow
@@ -239,6 +227,8 @@ def test_an_output_whose_size_only_happens_to_be_half_a_dimension_keeps_it(place
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == ["output pooled: float32, 10", "output every: float32, steps_1/2 x 8"]
+    axes = TensorSpec("every", "float32", ("steps_1/2", 8))
+    assert axes.sized({"steps_1": 20}).shape == (10, 8)
 
 
 @pytest.mark.slow
@@ -263,22 +253,14 @@ def test_the_tolerances_of_frozen_weights_are_those_of_their_sums(tmp_path):
     assert found.effects == {}
 
 
-def test_an_output_may_have_a_part_of_a_dimension():
-    axes = TensorSpec("map", "float32", ("height/4", 2))
-
-    assert axes.sized({"height": 320}).shape == (80, 2)
-
-
 def test_a_graph_without_a_batch_gets_one_of_a_sample(place, capsys):
     sources.stateful(place.parent / "model.onnx")
 
     assert new("mine", *ONNX, "--batch", "none", "--dimension", "length=5") == 0
 
     assert "batch: one sample per request" in capsys.readouterr().out
-    content = described(place)
-    assert content["scalars"] == ["net/loud:0"]
-    assert not content["has_batch"]
-    assert not content["is_batched"]
+    expected = {"scalars": ["net/loud:0"], "has_batch": False, "is_batched": False}
+    assert expected.items() <= described(place).items()
     defaults = parameters(place)[1]["defaults"]
     assert (defaults["max_batch_size"], defaults["batch_sizes"]) == (1, [1])
 
@@ -325,7 +307,7 @@ def test_a_format_whose_runtime_lacks_an_operator_is_left_out_with_the_reason(pl
     assert logging.root.level == level
 
 
-@pytest.mark.parametrize("opset", [13, 21, 22, 23, 24, 25])
+@pytest.mark.parametrize("opset", [13, 21, 24, 25])  # 22 and 23 are in the page's table
 def test_files_of_every_opset_are_taken(opset, place, capsys):
     sources.scores(place.parent / "model.onnx", opset=opset)
 
@@ -339,10 +321,8 @@ def test_rounding_is_seen_by_errors_of_its_size_in_weights_and_in_every_result(o
     error, rows = 0.01, 20_000
     weights = numpy_helper.from_array(np.diag(np.float32([1, 2, 3, 4])), "w")
     yes = numpy_helper.from_array(np.array(True), "yes")
-    doubled = helper.make_graph(
-        [helper.make_node("Add", ["product", "product"], ["twice"])],
-        *("inner", [], [sources.tensor("twice", ["n", 4])]),
-    )
+    twice = helper.make_node("Add", ["product", "product"], ["twice"])
+    doubled = helper.make_graph([twice], "inner", [], [sources.tensor("twice", ["n", 4])])
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"]),
         helper.make_node("If", ["yes"], ["y"], then_branch=doubled, else_branch=doubled),
@@ -359,14 +339,6 @@ def test_rounding_is_seen_by_errors_of_its_size_in_weights_and_in_every_result(o
     in_weights = np.abs(off.mean(0))
     assert (in_weights > error / 100).any()
     assert (in_weights < 1.1 * 3**0.5 * error).all()
-
-
-def test_a_metric_of_ones_own_is_a_method_to_be_written(scores):
-    assert new("mine", *LABELLED, "within_one") == 0
-
-    text = (scores / "helpers/models/mine/__init__.py").read_text()
-    assert described(scores)["metrics"] == {"within_one": "higher"}
-    assert "def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:" in text
 
 
 def test_metrics_are_those_of_their_definitions():
@@ -392,6 +364,9 @@ def test_metrics_are_those_of_their_definitions():
 def test_what_is_written_passes_ruff_and_mypy(scores):
     sources.stateful(scores.parent / "other.onnx")
     assert new("mine", *LABELLED, "within_one") == 0
+    assert described(scores)["metrics"] == {"within_one": "higher"}
+    text = (scores / "helpers/models/mine/__init__.py").read_text()
+    assert "def score(self, outputs: Arrays, labels: Array) -> dict[str, float]:" in text
     long = "a_name_that_is_nearly_as_long_as_allowed"
     assert new(long, "--from", "other.onnx", "--batch", "none", "--dimension", "length=5") == 0
 
@@ -399,26 +374,18 @@ def test_what_is_written_passes_ruff_and_mypy(scores):
     house += ["--config", "lint.isort.known-first-party=['helpers']"]
     packages = [str(scores / f"helpers/models/{name}/__init__.py") for name in ("mine", long)]
     mypy = ["mypy", "--config-file", str(ROOT / "pyproject.toml")]
-    for command in (
-        ["ruff", "check", *house, str(scores)],
-        ["ruff", "format", "--check", *house, str(scores)],
-        *([*mypy, package] for package in packages),
-    ):
+    ruff = (["check", *house], ["format", "--check", *house])
+    for command in (*(["ruff", *each, str(scores)] for each in ruff), [*mypy, *packages]):
         words = [sys.executable, "-m", *command]
         done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout
 
 
-def no_gpu():
-    raise DeviceError("no GPU")
-
-
-GPUS = [(no_gpu, "GPU (mine)"), (lambda: Gpu("Tesla T4", 6, 15), "NVIDIA T4 (mine)")]
-
-
-@pytest.mark.parametrize(("ask", "name"), GPUS, ids=["elsewhere", "here"])
-def test_on_a_gpu_there_are_engines_of_tensorrt(ask, name, scores, monkeypatch, capsys):
-    monkeypatch.setattr(writing, "this_gpu", ask)
+@pytest.mark.parametrize(
+    ("gpu", "name"), [(DeviceError, "GPU (mine)"), ([Gpu("Tesla T4", 6, 15)], "NVIDIA T4 (mine)")]
+)
+def test_on_a_gpu_there_are_engines_of_tensorrt(gpu, name, scores, monkeypatch, capsys):
+    monkeypatch.setattr(writing, "this_gpu", Mock(side_effect=gpu))
 
     assert new("mine", *ONNX, "--device", "gpu") == 0
 

@@ -14,7 +14,6 @@ from helpers.models._own.data import Samples
 from helpers.models._own.display import show_answers
 from helpers.models._own.preprocessing import imports
 from helpers.results import read
-from tests.conftest import copy_project
 from tests.pipeline.own import refusals
 from tests.pipeline.own.builders import new, run, saved, serving, with_processor, with_tokenizer
 
@@ -63,7 +62,6 @@ def test_texts_and_classes_are_shown_in_words(tmp_path):
 
 
 def pictures_in(folder, draw):
-    """Write forty small pictures, and read them again."""
     from PIL import Image
 
     folder.mkdir()
@@ -74,13 +72,13 @@ def pictures_in(folder, draw):
 
 
 @pytest.mark.thorough
-def test_texts_and_images_are_encoded_on_the_server_as_transformers_does(tmp_path):
+def test_texts_and_images_are_encoded_on_the_server_as_transformers_does(fresh, tmp_path):
     import torch
     from transformers import AutoImageProcessor, AutoTokenizer
 
     from helpers.models._own import huggingface
 
-    draw, project = np.random.default_rng(0), copy_project(tmp_path / "copy")
+    draw, project = np.random.default_rng(0), fresh
     texts = [" ".join(draw.choice(["good", "bad", "film", "a"], 5)) for _ in range(40)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     animals = dict(enumerate(["tabby", "beagle", "otter", "heron", "carp"]))

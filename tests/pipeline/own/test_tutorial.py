@@ -10,19 +10,17 @@ import pytest
 
 from helpers.results import read
 from helpers.store import ROOT
-from tests.conftest import copy_project, free_ports
+from tests.conftest import free_ports
 from tests.pipeline.own.builders import STAGES, quicken, served
 
 TEXT = (ROOT / "helpers/README.md").read_text(encoding="utf-8")
 
 
 def blocks(kind):
-    """List the fenced blocks of a kind, in order."""
     return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def paste(code, project):
-    """Run lines of Python in the project's folder; return what they printed."""
     words = [sys.executable, "-W", "error", "-c", code]
     env = os.environ | {"PYTHONPATH": project.path}
     done = subprocess.run(words, cwd=project.root, env=env, capture_output=True, text=True)
@@ -30,10 +28,9 @@ def paste(code, project):
     return done.stdout
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("nothing_left")
-def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(tmp_path):
-    project = copy_project(tmp_path / "project")
+def test_a_reader_of_the_tutorial_gets_a_report_and_a_served_model(fresh):
+    project = fresh
     make, request = blocks("python")
     commands = [
         shlex.split(line, comments=True) for each in blocks("bash") for line in each.splitlines()
