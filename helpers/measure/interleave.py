@@ -65,10 +65,8 @@ def paired_ratio(
     `others_cores` are the cores that other processes used during each run. If they varied, their
     effect is estimated in all runs and removed: the analysis of covariance (Fisher 1932).
     """
-    from scipy.stats import gmean
-
     array = np.asarray(figures, dtype=np.float64)
-    value = float(gmean(array[candidate]) / gmean(array[baseline]))
+    value = geometric_mean(array[candidate]) / geometric_mean(array[baseline])
     rounds = array.shape[1]
     if candidate == baseline or rounds < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return Estimate(value=value)

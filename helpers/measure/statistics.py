@@ -35,13 +35,13 @@ def log_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Int
     None for fewer than three values, or if one is not positive and finite. The interval of the
     inverse values is the inverse interval. Source: Student 1908.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit  # Student's quantiles, without what scipy.stats checks
 
     array = np.asarray(values, dtype=np.float64)
     if len(array) < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return None
     logs = np.log(array)
-    reach = t.ppf((1 + confidence) / 2, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    reach = stdtrit(len(logs) - 1, (1 + confidence) / 2) * logs.std(ddof=1) / len(logs) ** 0.5
     return Interval(float(np.exp(logs.mean() - reach)), float(np.exp(logs.mean() + reach)))
 
 
@@ -57,7 +57,7 @@ def difference_interval(first: Sequence[float], second: Sequence[float]) -> Inte
     return Interval(float(bounds.low), float(bounds.high))
 
 
-def geometric_mean(values: Sequence[float]) -> float:
+def geometric_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Return the geometric mean, which `log_interval` bounds; NaN unless all are positive."""
     array = np.asarray(values, dtype=np.float64)
     return float(np.exp(np.log(array).mean())) if len(array) and (array > 0).all() else nan
@@ -114,11 +114,11 @@ def _ranks(count: int, quantile: float) -> tuple[int, int]:
 
 def share_interval(count: float, total: float) -> tuple[float, float]:
     """Bound a share (0 to 1) that was seen `count` times of `total` (Clopper and Pearson 1934)."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     error = (1 - CONFIDENCE) / 2
-    low = float(beta.ppf(error, count, total - count + 1)) if count else 0.0
-    high = float(beta.ppf(1 - error, count + 1, total - count)) if count < total else 1.0
+    low = float(betaincinv(count, total - count + 1, error)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - error)) if count < total else 1.0
     return low, high
 
 
