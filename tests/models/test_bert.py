@@ -625,7 +625,7 @@ def test_the_labels_of_training_mark_the_answers_or_the_first_token(dataset):
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["small", "base"])
 def test_layers_that_are_not_fitted_change_little(generated, tmp_path, monkeypatch, variant):
-    monkeypatch.setattr(fit, "STEPS", {"generated-small": 6})  # two for base
+    monkeypatch.setattr(fit, "RECIPES", {"generated-small": (6, 2e-3)})  # two steps for base
     config = config_of(variant=variant)
     bert.prepare_checkpoint(config, generated, tmp_path / "checkpoint")
     built = bert.build(config, tmp_path / "checkpoint")

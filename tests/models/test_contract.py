@@ -138,7 +138,7 @@ def test_the_score_has_the_metrics_and_needs_an_output_for_each_sample(dataset, 
 
 QUICK = {  # by what fits: the name of its recipes, and one of a step or a few
     "resnet50": ("RECIPES", lambda fit: fit.Recipe(steps=((1, 32),), solved=(1, 32))),
-    "bert": ("STEPS", lambda fit: 1),
+    "bert": ("RECIPES", lambda fit: (1, 2e-3)),
     "tft": ("RECIPES", lambda fit: (1, 4, 1e-3)),
     "widedeep": ("RECIPES", lambda fit: (1, 8)),
     "dlrm": ("RECIPES", lambda fit: {"dlrm": fit.Recipe(1, 64, 1e-3, 0.1)}),

@@ -26,8 +26,11 @@ SEED = 0
 TRAINING_SEED = 2
 FITTED = 2  # layers
 DAMPING = 0.05  # factor on the first output weights of the other layers
-STEPS = {"generated": 240, "generated-few": 280, "generated-small": 80}  # of the small network
-LEARNING_RATE = 1e-3  # of the small network; a wider one takes fewer and smaller steps
+RECIPES = {  # steps and learning rate of the small network; a wider one has fewer and smaller
+    "generated": (240, 1e-3),
+    "generated-few": (280, 2e-3),
+    "generated-small": (80, 2e-3),
+}
 WARM_UP = 0.1  # first part of the steps, in which the learning rate rises; then it falls to 0
 BATCH_SIZE = 16
 TOKENS = 384  # of a window
@@ -36,7 +39,7 @@ LARGEST_NORM = 1.0  # of a gradient
 
 def fit(config: Config, dataset: Path, path: Path) -> None:
     """Fit the network to paragraphs that are not in `dataset`; write its state dict to `path`."""
-    steps, size = lookup_recipe(config.dataset, STEPS), SIZES[config.variant]
+    (steps, rate), size = lookup_recipe(config.dataset, RECIPES), SIZES[config.variant]
     scale = SIZES["small"].hidden / size.hidden
     tokenizer = WordPiece(dataset / VOCABULARY, size.rows)
     with torch.random.fork_rng(devices=[]):
@@ -48,7 +51,7 @@ def fit(config: Config, dataset: Path, path: Path) -> None:
         layer.attention.output.dense.weight.data *= DAMPING
         layer.output.dense.weight.data *= DAMPING
     encoder.layer = layers[:FITTED]
-    _train(network, round(steps * scale), LEARNING_RATE * scale**0.5, tokenizer)
+    _train(network, round(steps * scale), rate * scale**0.5, tokenizer)
     encoder.layer = layers
     state_dict.save(network, path)
 
