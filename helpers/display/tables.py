@@ -50,13 +50,13 @@ BADGES |= dict.fromkeys(("failed", "differ", "slower", "changed"), RED)
 BADGES |= dict.fromkeys(("imprecise", "noisy", "too few requests", "client-bound"), AMBER)
 BADGES |= dict.fromkeys(("saturated", "not decided", "unstable"), AMBER)
 ABSENT = "–"
-BELOW = "display:inline-block;min-width:12em;max-width:24em"  # a badge
+BELOW = "display:inline-block;min-width:9em;max-width:24em"  # a badge
 INTERVAL = "95% CI"
 NAME = "Table"  # if it has no caption
 LEFT = ' style="text-align:left"'
 SHORT = ' style="text-align:left;white-space:nowrap"'
 # a sentence, which a narrow page would break after each word
-WRAPPED = ' style="text-align:left;min-width:14em"'
+WRAPPED = ' style="text-align:left;min-width:12em"'
 LONG = ' style="text-align:left;overflow-wrap:anywhere"'
 
 
