@@ -1,4 +1,4 @@
-"""Name and save an experiment with overrides. Its results are separate, for later stages too."""
+"""Name and save an experiment with overrides. It and its later stages have results of their own."""
 
 import json
 import re

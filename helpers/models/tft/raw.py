@@ -145,7 +145,7 @@ def _traffic(path: Path) -> "DataFrame":
     if not np.array_equal(np.sort(order), np.arange(len(weekdays))):
         raise ValueError(f"randperm is not an order of the {len(weekdays)} days with labels")
     if len(set(stations)) != len(stations) or not set(weekdays) <= set(range(1, 8)):
-        raise ValueError("a station occurs twice or a label is not 1 to 7")
+        raise ValueError("a station occurs twice, or a label is below 1 or above 7")
     occupancy = _hourly_occupancy(path, np.split(order, [len(labels[0])]), len(stations))
     weekdays[order] = weekdays.copy()
     hourly = pl.from_numpy(occupancy.reshape(count, -1), schema=[str(code) for code in stations])
