@@ -13,7 +13,7 @@ import subprocess
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import ceil, nan
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.errors import MeasurementError, ServerError
+from helpers.measure.background import exclusive_lock
 from helpers.measure.rows import Window
 from helpers.models import Arrays
 from helpers.results import LATENCY_COMPONENTS
@@ -168,8 +169,11 @@ def run(point: LoadPoint, server: Server) -> Window:
     failure, attempts, lost = "perf_analyzer did not measure", 0, 0
     while attempts < ATTEMPTS and lost < LOST_RECORDS:
         attempts += 1
-        remove_shared_memory(point.regions)
-        with temporary_folder() as folder:
+        # its regions have the same names in every run on a host, so one run at a time has them
+        shares = point.shared_memory != "none"
+        alone = exclusive_lock("/dev/shm") if shares else nullcontext()
+        with alone, temporary_folder() as folder:
+            remove_shared_memory(point.regions)
             clock = time.time() - time.monotonic()
             code = _perform(point, server, folder)
             was_set = abs(time.time() - time.monotonic() - clock) > CLOCK_SECONDS

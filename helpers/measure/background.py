@@ -100,14 +100,15 @@ def wait_until_quiet() -> float:
 
 
 @contextmanager
-def exclusive_lock() -> Iterator[None]:
+def exclusive_lock(folder: str | None = None) -> Iterator[None]:
     """Let one measurement run at a time on this host, for all users together: a second one waits.
 
-    The folder of temporary files itself is locked: a file there would be closed to other users.
+    A `folder`, by default that of temporary files, is itself locked: a file there would be closed
+    to other users.
     """
-    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    locked = os.open(folder or tempfile.gettempdir(), os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        fcntl.flock(locked, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(folder)
+        os.close(locked)

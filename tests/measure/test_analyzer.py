@@ -1,5 +1,6 @@
 """What perf_analyzer leaves is read as the columns of a row."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,6 +50,21 @@ def test_who_has_no_access_to_shared_memory_is_told_what_to_set(
         analyzer.run(LoadPoint("m", tmp_path, []), server)
 
     assert str(raised.value) == f"perf_analyzer failed (exit code 3): {says}{ADVICE[says]}"
+
+
+def test_runs_with_shared_memory_wait_for_each_other_whatever_their_folder_of_temporary_files(
+    server, tmp_path, monkeypatch
+):
+    """perf_analyzer gives its regions the same names in every run on a host."""
+    double = f"mkdir {tmp_path}/region && sleep 1 && rmdir {tmp_path}/region"
+    monkeypatch.setattr(analyzer, "arguments", lambda *_: ["sh", "-c", double])
+    monkeypatch.setattr(analyzer, "_read", lambda *_: "window")
+    point = LoadPoint("m", tmp_path, [], shared_memory="system")
+
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(analyzer.run, point, server) for _ in range(2)]
+
+    assert [run.result() for run in runs] == ["window", "window"]
 
 
 HEADER = (  # of perf_analyzer's CSV
