@@ -10,10 +10,11 @@ import mmap
 import os
 import re
 import subprocess
+import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import ceil, nan
 from pathlib import Path
@@ -47,6 +48,7 @@ CLOCK_SECONDS = 0.05  # by which the system's clock may move in a run: an adjust
 ANSWER_SECONDS = 60  # in which a server responds after a run, on a busy machine
 START_SECONDS = 20.0  # in which an open loop has had a response
 SEED = 14
+SHARED_MEMORY = "/dev/shm"
 OUTPUT_BYTES = 524288  # of a response whose length Triton does not know; NVIDIA's: 131,072 logits
 # it wants two requests in each window; with an empty one a point is unstable at any percentage, and
 # on a machine with too few cores it may find no statistics of the model that it loads
@@ -169,10 +171,7 @@ def run(point: LoadPoint, server: Server) -> Window:
     failure, attempts, lost = "perf_analyzer did not measure", 0, 0
     while attempts < ATTEMPTS and lost < LOST_RECORDS:
         attempts += 1
-        # its regions have the same names in every run on a host, so one run at a time has them
-        shares = point.shared_memory != "none"
-        alone = exclusive_lock("/dev/shm") if shares else nullcontext()
-        with alone, temporary_folder() as folder:
+        with _own_regions(point), temporary_folder() as folder:
             remove_shared_memory(point.regions)
             clock = time.time() - time.monotonic()
             code = _perform(point, server, folder)
@@ -198,6 +197,15 @@ def run(point: LoadPoint, server: Server) -> Window:
                 failure = "perf_analyzer left no record of its requests"
                 attempts, lost = attempts - 1, lost + 1
     raise MeasurementError(f"{failure} ({attempts + lost} attempts)")
+
+
+def _own_regions(point: LoadPoint) -> AbstractContextManager[None]:
+    """Let one run at a time on this host have regions, whose names are the same in every run. Where
+    the folder of temporary files is theirs, the measurement has locked it.
+    """
+    is_locked = os.path.samefile(tempfile.gettempdir(), SHARED_MEMORY)
+    shares = point.shared_memory != "none" and not is_locked
+    return exclusive_lock(SHARED_MEMORY) if shares else nullcontext()
 
 
 def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:

@@ -10,7 +10,6 @@ from math import exp, sqrt
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helpers.errors import DeploymentError
 from helpers.measure.statistics import CONFIDENCE, MIN_RUNS, geometric_mean
@@ -62,33 +61,31 @@ def paired_ratio(
     how often an interval is computed before one of them decides (Bonferroni). There is none for
     fewer than three rounds, or if a figure is not positive and finite.
 
-    `others_cores` are the cores that other processes used during each run. If they varied, their
-    effect is estimated in all runs and removed: the analysis of covariance (Fisher 1932).
+    `others_cores` are the cores that other processes used during each run. If they varied, what
+    they cost each candidate is estimated, and the ratio is that without them: the analysis of
+    covariance (Fisher 1932), with a slope for each candidate.
     """
     array = np.asarray(figures, dtype=np.float64)
+    count, rounds = array.shape
     value = geometric_mean(array[candidate]) / geometric_mean(array[baseline])
-    rounds = array.shape[1]
     if candidate == baseline or rounds < MIN_RUNS or not (np.isfinite(array) & (array > 0)).all():
         return Estimate(value=value)
-    logs = np.log(array)
-    rest, freedom, spread = _residuals(logs), (rounds - 1) * (len(logs) - 1), 1 / rounds
-    cores = np.zeros_like(logs) if others_cores is None else np.asarray(others_cores)
-    if cores.std() > VARIED_CORES and freedom >= FREEDOM:
-        load = _residuals(cores)
-        slope = (rest * load).sum() / (load**2).sum()
-        apart = cores[candidate].mean() - cores[baseline].mean()
-        value *= exp(-slope * apart)
-        rest, freedom = rest - slope * load, freedom - 1
-        spread += apart**2 / (load**2).sum() / 2
-    error = sqrt((rest**2).sum() / freedom * spread)
-    reach = error * _studentized_range(len(logs), freedom, looks)
+    logs, own = np.log(array).ravel(), np.repeat(np.eye(count), rounds, axis=0)
+    design = np.hstack([own, np.tile(np.eye(rounds)[:, 1:], (count, 1))])
+    cores = np.zeros_like(logs) if others_cores is None else np.ravel(others_cores)
+    if cores.std() > VARIED_CORES:
+        loaded = np.hstack([design, own * cores[:, None]])
+        is_known = len(logs) - loaded.shape[1] >= FREEDOM
+        if is_known and np.linalg.matrix_rank(loaded) == loaded.shape[1]:
+            design = loaded
+    solved = np.linalg.lstsq(design, logs)[0]
+    freedom = len(logs) - len(solved)
+    contrast = np.zeros(len(solved))
+    contrast[[candidate, baseline]] = 1, -1
+    spread = contrast @ np.linalg.inv(design.T @ design) @ contrast / 2
+    error = sqrt(((logs - design @ solved) ** 2).sum() / freedom * spread)
+    value, reach = exp(contrast @ solved), error * _studentized_range(count, freedom, looks)
     return Estimate(value=value, low=value * exp(-reach), high=value * exp(reach))
-
-
-def _residuals(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Remove the mean of each round and of each candidate."""
-    rest = array - array.mean(axis=0) - array.mean(axis=1, keepdims=True) + array.mean()
-    return np.asarray(rest)
 
 
 @cache
