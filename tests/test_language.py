@@ -126,11 +126,11 @@ RUN_BY = {  # a file, and how the name of a test begins
         ".ci/run::OLD_RUNTIMES"
     ),
     r"ruff|mypy|lint-imports|pytest": ".ci/run::pasted Test",
-    r"python tests/alternatives/compare.py": (
-        "tests/alternatives/test_compare.py::test_all_servers_answer_alike"
+    r"python .ci/alternatives/compare.py": (
+        "tests/test_alternatives.py::test_all_servers_answer_alike"
     ),
-    r"python -m tests.alternatives.with_model_analyzer": (
-        "tests/alternatives/test_with_model_analyzer.py::test_all_three_search"
+    r"python .ci/alternatives/with_model_analyzer.py": (
+        "tests/test_model_analyzer.py::test_all_three_search"
     ),
     r"mkdir|export|cd|git clone": "",  # a shell's own
 }

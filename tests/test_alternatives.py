@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import compare
 import numpy as np
 import pytest
+from compare import Candidate, Refused, Tensors
 
-from tests.alternatives import compare
-from tests.alternatives.compare import Candidate, Refused, Tensors
 from tests.conftest import ROOT
 
 TENSORS = Tensors("twice", "x", "y")
@@ -130,11 +130,11 @@ def test_a_request_holds_the_sample_in_each_encoding(encode):
 @pytest.mark.slow
 @pytest.mark.skipif(
     not all((compare.environment(name) / "done").exists() for name in compare.WANTED),
-    reason="MLServer's environment is not made (python tests/alternatives/compare.py)",
+    reason="MLServer's environment is not made (python .ci/alternatives/compare.py)",
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_all_servers_answer_alike_and_are_measured(project, tmp_path):
-    script = str(ROOT / "tests/alternatives/compare.py")
+    script = str(ROOT / ".ci/alternatives/compare.py")
     few = ("--rounds", "3", "--seconds", "0.2", "--clients", "1", "--samples", "8")
     chosen = ("--params", "params/dummy.yaml", "--model", "dummy", *few)
     env = {**os.environ, "PYTHONPATH": project.path}

@@ -8,13 +8,12 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import with_model_analyzer
+from compare import Refused
+from with_model_analyzer import Found
 
 from helpers.config import resolve, results_folder
 from helpers.results import Estimate
-from tests.alternatives import with_model_analyzer
-from tests.alternatives.compare import Refused
-from tests.alternatives.with_model_analyzer import Found
-from tests.conftest import ROOT
 
 MODEL = {  # as Model Analyzer 1.58 writes it
     "name": "dummy",
@@ -96,14 +95,14 @@ def test_the_table_has_a_row_for_each_search_and_the_ratios_of_the_winners():
 @pytest.mark.skipif(
     not (with_model_analyzer.ENVIRONMENT / "done").exists(),
     reason="Model Analyzer's environment is not made "
-    "(python -m tests.alternatives.with_model_analyzer)",
+    "(python .ci/alternatives/with_model_analyzer.py)",
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_all_three_search_and_their_winners_are_compared(project):
     chosen = ("--params", "params/dummy.yaml", "--model", "dummy", "--minutes", "0.7")
-    env = {**os.environ, "PYTHONPATH": f"{project.path}:{ROOT}"}
+    env = {**os.environ, "PYTHONPATH": str(project.path)}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.alternatives.with_model_analyzer", *chosen],
+        [sys.executable, with_model_analyzer.__file__, *chosen],
         **{"cwd": project.root, "env": env, "capture_output": True, "text": True, "timeout": 600},
     )
     assert done.returncode == 0, done.stdout + done.stderr

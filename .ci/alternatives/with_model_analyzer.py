@@ -1,6 +1,6 @@
 """Search one repository with Model Analyzer and with `tune`, and compare the winners interleaved.
 
-    python -m tests.alternatives.with_model_analyzer
+    python .ci/alternatives/with_model_analyzer.py
 
 The repository is that of a deployed experiment of a parameter file; the batch command runs its
 stages first where they are missing. Each search has the same minutes, the same Triton, the same
@@ -28,6 +28,7 @@ from pathlib import Path
 
 import psutil
 import yaml
+from compare import CACHE, Refused, experiment_parser, install, prepare  # beside this script
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -40,8 +41,7 @@ from helpers.measure.analyzer import WINDOWS, input_data, shared_memory_patterns
 from helpers.measure.sweep import distinct_samples
 from helpers.store import Artifact, temporary_folder
 from helpers.triton import binaries, embedded, owner
-from tests.alternatives.compare import CACHE, Refused, experiment_parser, install, prepare
-from tests.conftest import free_ports
+from helpers.triton.server import reserved_ports
 
 WANTED = "triton-model-analyzer==1.58.0"
 OWN = CACHE / f"triton-notebooks/{WANTED}"
@@ -111,7 +111,8 @@ def write_programs(folder, regions):
 
 
 def settings(folder, config, mode, data):
-    http, grpc, metrics = free_ports(3)
+    with reserved_ports(0, 0, 0) as ports:
+        http, grpc, metrics = ports
     is_cpu, budget_ms = config.device == "cpu", config.latency_budget_ms
     settings = {
         "model_repository": f"{folder}/models",

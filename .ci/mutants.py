@@ -1,4 +1,4 @@
-"""Faults that the tests must notice: `python tests/mutants.py [WORD ...]` puts each into the
+"""Faults that the tests must notice: `python .ci/mutants.py [WORD ...]` puts each into the
 working copy, or those whose lines have one of the words, runs the tests that must then fail, and
 takes it out again. It ends with 1 if a fault was not noticed.
 """
@@ -35,10 +35,10 @@ helpers/machine/checks.py: preflight.numbers(glibc) >= GLIBC => True
   machine/test_doctor.py::test_a_machine_that_lacks_a_little_is_told_how_to_fix_it
 helpers/measure/background.py: return max(0.0, (after - before) / (now - started)) => return 0.0
   measure/test_measure.py::test_what_others_compute_is_monitored
-helpers/measure/background.py: fcntl.flock(folder, fcntl.LOCK_EX) => pass
+helpers/measure/background.py: fcntl.flock(locked, fcntl.LOCK_EX) => pass
   measure/test_measure.py::test_one_measurement_runs_at_a_time
-helpers/measure/interleave.py: value *= exp(-slope * apart) => pass
-  measure/test_interleave.py::test_the_load_of_others_is_removed_as_by_least_squares
+helpers/measure/interleave.py: own * cores[:, None] => cores[:, None]
+  measure/test_interleave.py::test_the_load_of_others_is_removed_as_by_a_regression_of_the_pairs
 helpers/pipeline/own/draft.py: for factor in (0, -1): => for factor in ():
   pipeline/own/test_cases.py::test_what_cannot_be_served_is_refused_in_one_line
 helpers/models/_own/huggingface.py: := sorted(found["missing_keys"]): => := []:

@@ -1,6 +1,6 @@
 """Which faults the tests notice, of those drawn from the functions of a folder:
 
-    python -m pytest -n 0 -p tests.mutation --mutate helpers/config tests/config
+    PYTHONPATH=.ci python -m pytest -n 0 -p mutation --mutate helpers/config tests/config
 
 runs the tests once, and for each fault those again that call the function. A sample's faults are
 the same from run to run. `--faults FILE` keeps their names: "-" is one that no test noticed.

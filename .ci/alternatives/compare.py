@@ -1,6 +1,6 @@
 """Serve one ONNX file by this package, by plain PyTriton and by MLServer, and measure them in turn.
 
-    python tests/alternatives/compare.py
+    python .ci/alternatives/compare.py
 
 The file is that of a deployed experiment of a parameter file; the batch command runs its stages
 first where they are missing. ONNX Runtime has the same options and threads everywhere, and each
@@ -43,7 +43,7 @@ from helpers.measure.checks import difference
 from helpers.measure.statistics import geometric_mean, log_interval
 from helpers.store import OUTPUTS_VARIABLE, temporary_folder
 from helpers.triton import SETTINGS, last_lines, serve, supervised
-from tests.conftest import free_ports
+from helpers.triton.server import reserved_ports
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -262,7 +262,8 @@ def _is_ready(port, model):
 @contextmanager
 def started_servers(config, repository, file, tensors):
     """Start all servers; each waits without a spinning thread while another is measured."""
-    ours, http_port, grpc_port, ml_port, ml_grpc, ml_metrics = free_ports(6)
+    with reserved_ports(*[0] * 6) as ports:
+        ours, http_port, grpc_port, *its_ports = ports
     own = {
         "model": tensors.model,
         "file": str(file),
@@ -275,20 +276,20 @@ def started_servers(config, repository, file, tensors):
         folder = stack.enter_context(temporary_folder())
         its = {"http_port": http_port, "grpc_port": grpc_port, "workspace": f"{folder}/pytriton"}
         (folder / "pytriton.json").write_text(json.dumps(own | its))
-        write_mlserver(folder / "mlserver", own, (ml_port, ml_grpc, ml_metrics))
+        write_mlserver(folder / "mlserver", own, its_ports)
         serving = serve(config, repository, "online", log=folder / "log", http_port=ours)
         stack.enter_context(serving)
         python, mlserver = environment("pytriton") / "bin/python", environment("mlserver") / "bin"
         for name, port, command in (
             ("PyTriton", http_port, [python, HERE / "with_pytriton.py", folder / "pytriton.json"]),
-            ("MLServer", ml_port, [mlserver / "mlserver", "start", folder / "mlserver"]),
+            ("MLServer", its_ports[0], [mlserver / "mlserver", "start", folder / "mlserver"]),
         ):
             stack.enter_context(other_server(name, port, tensors, [*map(str, command)]))
         yield [
             Candidate("this package", ours, binary(tensors)),
             Candidate("PyTriton", http_port, binary(tensors)),
-            Candidate("MLServer, base64", ml_port, base64(tensors)),
-            Candidate("MLServer, numbers", ml_port, numbers(tensors)),
+            Candidate("MLServer, base64", its_ports[0], base64(tensors)),
+            Candidate("MLServer, numbers", its_ports[0], numbers(tensors)),
         ]
 
 
