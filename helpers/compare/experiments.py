@@ -302,15 +302,16 @@ class ExperimentGroup:
         return race.ratio(name, self._base(race))
 
     def _settle(self, ranked: Sequence[str]) -> dict[str, list[BudgetCheck]]:
-        """Check the budget of the fastest with most clients, then of the next, until one meets it;
-        then with fewer clients. Each check may take half of the time that is left.
+        """Check the budget of the fastest with most clients, then of the next, until one meets it.
+        Where none does, or it takes too long to decide, check it with fewer clients.
         """
         checks: dict[str, list[BudgetCheck]] = {}
-        counts = sorted({count for one in self.configs.values() for count in one.concurrency})
-        for count, name in product(counts[::-1] or [self.clients], ranked):
+        counts = {1, *(count for one in self.configs.values() for count in one.concurrency)}
+        undecided = 0  # the clients with which a check was not decided
+        for count, name in product(sorted(counts, reverse=True), ranked):
             budget_ms = self.configs[name].latency_budget_ms
             left = self.deadline - time.monotonic()
-            if not budget_ms or left <= 0 or name in self.failures:
+            if not budget_ms or left <= 0 or name in self.failures or count == undecided:
                 continue
             with self._blamed(name):
                 check = self._check(replace(self.running[name], clients=count), budget_ms, left)
@@ -318,11 +319,12 @@ class ExperimentGroup:
                 self.say(f"{name}: {check.in_words(budget_ms)}")
                 if check.state == "met":
                     return checks
+                undecided = count if check.state == "unconfirmed" else undecided
         return checks
 
     def _check(self, candidate: Candidate, budget_ms: float, left: float) -> BudgetCheck:
         """Load a candidate until the budget is decided: for all the time that is `left` if that
-        decides it, else for half of it.
+        decides it, else for a quarter of it.
         """
         started, latencies, seconds = time.monotonic(), np.empty(0), RUN_SECONDS
         while True:
@@ -331,7 +333,7 @@ class ExperimentGroup:
             state, needed = check_budget(latencies, budget_ms)
             spent = time.monotonic() - started
             projected = spent * needed / len(latencies)
-            most = left if projected <= left else left / 2
+            most = left if projected <= left else left / 4
             # few looks: each one may decide wrongly
             seconds = max(RUN_SECONDS, min(1.1 * projected, most) - spent)
             if state != "unconfirmed" or spent >= most:

@@ -47,7 +47,8 @@ class Planted(ExperimentGroup):
         gap = self.latencies_ms[name] / candidate.clients * self.random.lognormal(0, 0.01)
         count = int(1000 * seconds / gap)
         spent = self.random.lognormal(np.log(self.latencies_ms[name]), 0.01, count)
-        spent[self.random.random(count) < self.late.get(name, 0.0)] += 1000
+        late = self.late.get((name, candidate.clients), self.late.get(name, 0.0))
+        spent[self.random.random(count) < late] += 1000
         ends = gap * np.arange(1, count + 1) * 1e6
         self.clock += seconds
         requests = np.stack([ends - spent * 1e6, ends], axis=1).astype(np.int64)
@@ -133,6 +134,15 @@ def test_too_little_time_leaves_a_budget_unconfirmed_with_what_it_needs(measured
     assert check.state == "unconfirmed"
     assert check.needed > check.requests
     assert f"not confirmed: {check.requests:,} of {check.needed:,} requests" in check.in_words(200)
+
+
+def test_fewer_clients_are_tried_once_a_budget_takes_too_long_to_decide(measured):
+    found, comparison = measured(late={("openvino-int8", 4): 0.0098})
+
+    checks = found["openvino-int8"].budgets
+    assert [(one.clients, one.state) for one in checks] == [(4, "unconfirmed"), (1, "met")]
+    assert found["openvino-fp32"].budgets == ()  # a slower one with as many clients
+    assert comparison.recommended.experiment == "openvino-int8"
 
 
 def test_without_a_budget_only_speed_decides(measured):
