@@ -5,7 +5,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from threading import Event
 
 import numpy as np
 import psutil
@@ -13,6 +15,7 @@ import psutil
 from helpers.measure.rows import OTHERS_SHARE
 
 QUIET_SECONDS = 0.3
+SAMPLE_SECONDS = 0.1
 RETRY_VARIABLE = "TRITON_NOTEBOOKS_RETRY_SECONDS"  # set by the user, in seconds
 PATIENCE_SECONDS = 20.0
 SPEED_SECONDS, SPEED_PARTS, SPEED_SIZE = 0.05, 5, 512
@@ -59,6 +62,35 @@ def monitor_background(servers: Sequence[int] = ()) -> Callable[[], float]:
         return max(0.0, (after - before) / (now - started))
 
     return others_cores
+
+
+@contextmanager
+def watch_others(servers: Sequence[int] = ()) -> Iterator[Callable[[int, int], float]]:
+    """Sample the load from others during the block, as `monitor_background` has it. The function
+    yielded gives the cores that they used between two times (ns since the epoch), on average.
+    """
+    times: list[int] = []
+    seconds: list[float] = []
+    ended = Event()
+
+    def sample() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(SAMPLE_SECONDS) if times else False
+            times.append(time.time_ns())
+            seconds.append(_host_seconds() - _own_seconds(servers))
+
+    def cores_between(start: int, end: int) -> float:
+        before, after = np.interp([start, end], times, seconds)
+        return max(0.0, float(after - before) * 1e9 / (end - start))
+
+    with ThreadPoolExecutor(1) as pool:
+        sampling = pool.submit(sample)
+        try:
+            yield cores_between
+        finally:
+            ended.set()
+            sampling.result()
 
 
 def cores() -> int:

@@ -100,8 +100,10 @@ class LoadSession:
             interval_ms=max(shortest, analyzer.interval_ms(count, 1, candidate.request_seconds)),
             shared_memory=self.shared_memory(candidate),
         )
-        others_cores = background.monitor_background(server.processes)
-        return replace(analyzer.run(point, server), others_cores=others_cores())
+        with background.watch_others(server.processes) as cores_between:
+            window = analyzer.run(point, server)
+        first, last = window.requests[:, 0].min(), window.requests[:, 1].max()
+        return replace(window, others_cores=cores_between(first, last))
 
     def shared_memory(self, candidate: Candidate) -> str:
         """Return how tensors travel. Without shared memory perf_analyzer writes all that it sent as

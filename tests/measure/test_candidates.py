@@ -1,5 +1,6 @@
 """A comparison that stops early decides as seldom wrongly as one that does not."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,10 +33,13 @@ def test_a_race_has_the_cores_that_others_used_in_each_run(monkeypatch):
     monkeypatch.setattr(candidates.sweep, "load_of", lambda *_: point)
     monkeypatch.setattr(LoadSession, "shared_memory", lambda *_: "none")
     monkeypatch.setattr(candidates.analyzer, "run", lambda *_: run)
-    monkeypatch.setattr(candidates.background, "monitor_background", lambda _: lambda: 0.7)
+    asked = []
+    cores = nullcontext(lambda *between: asked.append(between) or 0.7)
+    monkeypatch.setattr(candidates.background, "watch_others", lambda _: cores)
     config = SimpleNamespace(measurement_seconds=1, online_batch_size=1)
     candidate = Candidate(SimpleNamespace(processes=()), config, 1)
 
     found = LoadSession({}, Path()).load(candidate)
 
     assert load_race(1).others_cores(found.steady) == 0.7
+    assert asked == [(0, 2 * 10**6)]
