@@ -44,7 +44,7 @@ from helpers.results import BudgetCheck, ComparedExperiment, Comparison, Estimat
 from helpers.store import free_memory
 
 BLOCKS = (3, 3, 6, 12)  # rounds, after each of which the slower experiments are dropped
-RACE_SHARE = 0.6  # of `compare_seconds`, at most; the rest settles the budget
+RACE_SHARE = 0.5  # of `compare_seconds`, at most; the rest settles the budget
 RUN_SECONDS = 0.6  # of load per run
 SINGLE_ROUNDS = 3
 MEMORY_SHARE = 0.8  # of the free memory, that the servers of a group may take

@@ -417,7 +417,7 @@ class CompareFields(
 
     compare: bool = True
     """Whether the stage compare measures this experiment."""
-    compare_seconds: Annotated[float, Field(gt=0)] = 90.0
+    compare_seconds: Annotated[float, Field(gt=0)] = 150.0
     """Time limit for the measurements of the stage compare, in seconds."""
 
 
