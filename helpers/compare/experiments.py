@@ -46,6 +46,7 @@ from helpers.store import free_memory
 BLOCKS = (3, 3, 6, 12)  # rounds, after each of which the slower experiments are dropped
 RACE_SHARE = 0.5  # of `compare_seconds`, at most; the rest settles the budget
 RUN_SECONDS = 0.6  # of load per run
+LOOKS_APART = 3  # the load before a look at a budget, in terms of that before the last look
 SINGLE_ROUNDS = 3
 MEMORY_SHARE = 0.8  # of the free memory, that the servers of a group may take
 UNKNOWN_MEMORY_MB = 1500.0  # of a server that was not measured before, besides its artifact
@@ -302,16 +303,15 @@ class ExperimentGroup:
         return race.ratio(name, self._base(race))
 
     def _settle(self, ranked: Sequence[str]) -> dict[str, list[BudgetCheck]]:
-        """Check the budget of the fastest with most clients, then of the next, until one meets it.
-        Where none does, or it takes too long to decide, check it with fewer clients.
+        """Check the budget of the fastest with most clients, then with fewer, then of the next,
+        until one meets it.
         """
         checks: dict[str, list[BudgetCheck]] = {}
         counts = {1, *(count for one in self.configs.values() for count in one.concurrency)}
-        undecided = 0  # the clients with which a check was not decided
-        for count, name in product(sorted(counts, reverse=True), ranked):
+        for name, count in product(ranked, sorted(counts, reverse=True)):
             budget_ms = self.configs[name].latency_budget_ms
             left = self.deadline - time.monotonic()
-            if not budget_ms or left <= 0 or name in self.failures or count == undecided:
+            if not budget_ms or left <= 0 or name in self.failures:
                 continue
             with self._blamed(name):
                 check = self._check(replace(self.running[name], clients=count), budget_ms, left)
@@ -319,7 +319,6 @@ class ExperimentGroup:
                 self.say(f"{name}: {check.in_words(budget_ms)}")
                 if check.state == "met":
                     return checks
-                undecided = count if check.state == "unconfirmed" else undecided
         return checks
 
     def _check(self, candidate: Candidate, budget_ms: float, left: float) -> BudgetCheck:
@@ -335,7 +334,7 @@ class ExperimentGroup:
             projected = spent * needed / len(latencies)
             most = left if projected <= left else left / 4
             # few looks: each one may decide wrongly
-            seconds = max(RUN_SECONDS, min(1.1 * projected, most) - spent)
+            seconds = max(RUN_SECONDS, min(1.1 * projected, most, LOOKS_APART * spent) - spent)
             if state != "unconfirmed" or spent >= most:
                 return BudgetCheck(
                     state=state,
