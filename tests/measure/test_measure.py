@@ -274,16 +274,18 @@ def test_what_others_compute_is_monitored():
     assert others_cores() > 0.3
 
 
-def test_what_others_compute_is_known_between_two_times():
-    """A process that is nobody's child is idle for a second and then computes for one."""
-    half = "import time; time.sleep(1); ends = time.monotonic() + 1\n"
-    half += "while time.monotonic() < ends: pass"
+def test_what_others_compute_is_known_between_two_times(monkeypatch):
+    """Others are idle for two seconds, and then use one core."""
+    turn = time.time() + 2
+    monkeypatch.setattr(background, "_host_seconds", lambda: max(0.0, time.time() - turn))
+    monkeypatch.setattr(background, "_own_seconds", lambda _: 0.0)
+
     with background.watch_others() as cores_between:
-        started = time.time_ns()
-        subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-S", "-c", half], check=True)
-        time.sleep(2.5)
-    idle, busy = (cores_between(started + a, started + b) for a, b in ((2e8, 9e8), (12e8, 19e8)))
-    assert busy > idle + 0.3
+        time.sleep(4)
+
+    seconds = [int(1e9 * (turn + second)) for second in (-1.8, -0.4, 0.4, 1.8)]
+    assert cores_between(*seconds[:2]) == pytest.approx(0, abs=0.3)
+    assert cores_between(*seconds[2:]) == pytest.approx(1, abs=0.3)
 
 
 HOLD = """
