@@ -59,7 +59,7 @@ def use_outputs(folder: Path) -> Path:
 Stage = StrEnum(
     "Stage",
     "export convert deploy perf_offline perf_online compare report tune "
-    "dynamic_batching instances precision",
+    "dynamic_batching instances precision protocol",
 )
 File = Annotated[Path, Argument(metavar="PARAMS", help="parameter file", show_default=False)]
 DEFAULT_FILE = "parameter file  [default: params/cpu.yaml]"

@@ -10,6 +10,7 @@ from .findings import headline as headline
 from .findings import notice_batching as notice_batching
 from .findings import notice_instances as notice_instances
 from .findings import notice_precision as notice_precision
+from .findings import notice_protocol as notice_protocol
 from .findings import shown as shown
 from .lesson_chart import show_points as show_points
 from .rounding import compare_precisions as compare_precisions
@@ -25,5 +26,6 @@ from .variants import clients as clients
 from .variants import described as described
 from .variants import precisions as precisions
 from .variants import sharings as sharings
+from .variants import transports as transports
 from .winner import EXPERIMENT as EXPERIMENT
 from .winner import write_experiment as write_experiment

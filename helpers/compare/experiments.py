@@ -41,7 +41,8 @@ from helpers.measure import (
     watch_energy,
 )
 from helpers.results import BudgetCheck, ComparedExperiment, Comparison, Estimate
-from helpers.store import free_memory
+from helpers.store import digest, free_memory
+from helpers.triton import Server
 
 BLOCKS = (3, 3, 6, 12)  # rounds, after each of which the slower experiments are dropped
 RACE_SHARE = 0.5  # of `compare_seconds`, at most; the rest settles the budget
@@ -109,6 +110,11 @@ def _memory_needs(config: CompareConfig, group: Iterable[CompareConfig]) -> dict
         unknown = UNKNOWN_MEMORY_MB + 2 * require(one, "deploy").size_mb
         needs[one.experiment] = max(peaks, default=unknown)
     return needs
+
+
+def _repository_key(config: CompareConfig) -> str:
+    """Return a name of what is served: equal for experiments with the same model repository."""
+    return digest(config.cache_fields("deploy") | {"protocol": "", "cold_starts": 0})
 
 
 def compare_experiments(
@@ -233,11 +239,21 @@ class ExperimentGroup:
         ]
 
     def serve(self, opened: ExitStack) -> None:
-        """Start all servers at the same time, then warm each up."""
+        """Start all servers at the same time, then warm each up. Experiments that differ in nothing
+        but the protocol of requests have one server.
+        """
+        names = {name: _repository_key(config) for name, config in self.configs.items()}
+        over_grpc = {names[name] for name, one in self.configs.items() if one.protocol == "grpc"}
+        servers: dict[str, Server] = {}
         started = {}
         for name, config in self.configs.items():
             with self._blamed(name):
-                started[name] = opened.enter_context(served(config))
+                if (served_as := names[name]) not in servers:
+                    protocol = "grpc" if served_as in over_grpc else "http"
+                    one = changed(config, {"protocol": protocol})
+                    servers[served_as] = opened.enter_context(served(one))
+                is_http, server = config.protocol == "http", servers[served_as]
+                started[name] = replace(server, grpc_address="") if is_http else server
         for name, server in started.items():
             with self._blamed(name):
                 server.ready()

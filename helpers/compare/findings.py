@@ -106,6 +106,15 @@ def notice_precision(points: Points) -> list[str]:
     return [*sentences, *_memory(points, first, others), _conditions(points)]
 
 
+def notice_protocol(points: Points) -> list[str]:
+    """Return the effects of gRPC and of shared memory."""
+    http, http_shared, grpc, grpc_shared = dict.fromkeys(point.variant for point in points)
+    few, many = _counts(points)
+    pairs = [(http, grpc), (http_shared, grpc_shared), (http, http_shared), (grpc, grpc_shared)]
+    alone = [_compared(points, few, pair, _latency) for pair in pairs]
+    return [*alone, *(_compared(points, many, p, _throughput) for p in pairs), _conditions(points)]
+
+
 def _compared(points: Points, clients: int, pair: Pair, describe: Describe, head: str = "") -> str:
     """Return how the second of two configurations differs from the first."""
     first, second = (_at(points, name, clients) for name in pair)

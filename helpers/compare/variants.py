@@ -1,9 +1,10 @@
 """The configurations that a lesson compares: each differs from the experiment in one respect."""
 
 from collections.abc import Sequence
+from itertools import product
 
 from helpers import formats
-from helpers.config import LessonConfig, Value, changed
+from helpers.config import PROTOCOLS, LessonConfig, Value, changed
 from helpers.errors import ParameterError
 from helpers.inference import physical_cores, threads
 from helpers.machine import why_unavailable
@@ -71,6 +72,17 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
         else:
             variants.append(Variant(precision, chosen))
     return variants, left
+
+
+def transports(config: LessonConfig) -> list[Variant]:
+    """Return both protocols, each without and with shared memory."""
+    shared = "system" if config.shared_memory == "none" else config.shared_memory
+    variants = []
+    for (protocol, name), memory in product(PROTOCOLS.items(), ("none", shared)):
+        fields: dict[str, Value] = {"protocol": protocol, "shared_memory": memory}
+        title = f"{name} with shared memory" if memory == shared else name
+        variants.append(Variant(title, changed(config, fields)))
+    return variants
 
 
 def described(variants: Sequence[Variant], *fields: str) -> list[dict[str, Value]]:

@@ -13,9 +13,11 @@ from .old_names import renamed_parameters as renamed_parameters
 from .old_names import renamed_result as renamed_result
 from .overrides import SEPARATOR as SEPARATOR
 from .overrides import save_overrides as save_overrides
+from .parameter_file import PROTOCOLS as PROTOCOLS
 from .parameter_file import TUTORIAL_MODEL as TUTORIAL_MODEL
 from .parameter_file import BoundFields as BoundFields
 from .parameter_file import Experiment as Experiment
+from .parameter_file import Protocol as Protocol
 from .parameter_file import Server as Server
 from .parameter_file import Value as Value
 from .schema import LESSONS as LESSONS

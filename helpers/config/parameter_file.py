@@ -47,11 +47,13 @@ def _model(info: ValidationInfo) -> models.Model:
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Precision = Literal["fp32", "bf16", "fp16"]
+Protocol = Literal["http", "grpc"]
+PROTOCOLS: dict[Protocol, str] = {"http": "HTTP", "grpc": "gRPC"}
 INT8 = "int8"  # `convert` calibrates it from an fp32 export
 FormatName = Annotated[str, AfterValidator(lambda n: _one_of(formats.names(), n, "format"))]
 ModelName = Annotated[str, AfterValidator(lambda n: _one_of(models.names(), n, "model"))]
 FolderName = Annotated[str, AfterValidator(_folder_name)]
-Lesson = Literal["dynamic_batching", "instances", "precision"]
+Lesson = Literal["dynamic_batching", "instances", "precision", "protocol"]
 TUTORIAL_MODEL = "resnet50"  # the model of the lessons' notebooks
 LESSONS_FOLDER = "lessons"  # of their notebooks, and of their results in a model's folder
 Milliseconds = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
@@ -91,9 +93,9 @@ class Instances(Strict):
 class Server(Strict):
     """Which server to use, and the release of Triton that the results belong to."""
 
-    kind: Literal["embedded", "docker", "remote"] = "embedded"
+    kind: Literal["embedded", "docker", "remote", "local"] = "embedded"
     """`embedded` starts Triton from PyPI. `docker` starts NVIDIA's image. `remote` uses a running
-    server."""
+    server. `local` starts a Triton that is installed on this machine."""
     release: str = "24.10"
     """Triton release. Write it in quotes."""
     backend: Literal["", "native", "adapter"] = ""
@@ -105,6 +107,10 @@ class Server(Strict):
     """`remote`: host and port of the HTTP endpoint, such as `127.0.0.1:8000`."""
     metrics_url: str = Field(default="", exclude_if=lambda url: not url)
     """`remote`: host and port of the metrics. Default: two ports above the HTTP endpoint's."""
+    grpc_url: str = Field(default="", exclude_if=lambda url: not url)
+    """`remote`: host and port of the gRPC endpoint. Default: one port above the HTTP endpoint's."""
+    path: str = Field(default="/opt/tritonserver", exclude_if=lambda p: p == "/opt/tritonserver")
+    """`local`: the folder of Triton, which has `bin/tritonserver` and `backends`."""
     repository: str = ""
     """`remote`: the server's model repository, if it is a folder on this machine. Models are copied
     there and removed afterwards."""
@@ -121,7 +127,7 @@ class Server(Strict):
             raise ValueError("The embedded server has no native backends. Use 'adapter'.")
         return backend
 
-    @field_validator("url", "metrics_url")
+    @field_validator("url", "metrics_url", "grpc_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if not url.isprintable():
@@ -290,6 +296,10 @@ class DeployFields(ConvertFields):
     """Model instances: one number, or one each for the offline and the online measurement."""
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads per instance. 0 divides the cores evenly among the instances."""
+    cold_starts: Annotated[int, Field(ge=0)] = 0
+    """Starts of the server that `deploy` times, with Triton's warm-up and as often without."""
+    protocol: Protocol = "http"
+    """Protocol of the clients' requests."""
     hps: dict[str, Value] = {}
     """`lookup: hps`: fields of NVIDIA's JSON whose values differ from its example."""
     composition: Literal["ensemble", "fused"] = "ensemble"
@@ -342,7 +352,7 @@ class SharedMemoryField(Strict):
 
     shared_memory: Literal["none", "system", "cuda"] = "system"
     """How the load generator passes tensors to a server on the same host, offline. `none` sends
-    them over HTTP."""
+    them with the request."""
 
 
 class RequestField(Strict):

@@ -29,6 +29,7 @@ from .checks import evaluation_outputs as evaluation_outputs
 from .checks import match_rate as match_rate
 from .checks import outputs_of as outputs_of
 from .checks import reference_outputs as reference_outputs
+from .cold_starts import time_starts as time_starts
 from .command import command_line as command_line
 from .cost import cost_in_words as cost_in_words
 from .cost import cost_per_million as cost_per_million

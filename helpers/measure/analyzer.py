@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.config import Protocol
 from helpers.errors import MeasurementError, ServerError
 from helpers.measure.background import exclusive_lock
 from helpers.measure.rows import Window
@@ -107,6 +108,7 @@ class LoadPoint:
     parts: Sequence[str] = ("",)  # of an ensemble, in order; the last is the graph
     interval_ms: int = 1000  # the length of a window
     shared_memory: str = "none"
+    protocol: Protocol = "http"
     rate: float | None = None  # requests per second at random times, in an open loop
     requests: int = 0  # then as many
     flat: bool = False  # whether a request, to Triton one sample, holds a whole batch
@@ -151,7 +153,7 @@ def arguments(point: LoadPoint, url: str, folder: Path) -> list[str]:
     ]
     return [
         str(perf_analyzer()),
-        *("-m", point.model, "-v", "-u", url, "-i", "http", "-b", str(size)),
+        *("-m", point.model, "-v", "-u", url, "-i", point.protocol, "-b", str(size)),
         *("--input-data", str(point.data)),
         *(("--shared-memory", point.shared_memory) if point.shared_memory != "none" else ()),
         *(("--output-shared-memory-size", str(OUTPUT_BYTES)) if point.flat else ()),
@@ -218,7 +220,7 @@ def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:
     env = {**os.environ, "LD_LIBRARY_PATH": paths, "no_proxy": "*", "NO_PROXY": "*"}
     if point.rate:
         (folder / "gaps").write_text("".join(f"{gap}\n" for gap in gaps_us(point)))
-    command = arguments(point, server.url, folder)
+    command = arguments(point, server.inference_url, folder)
     before = server.statistics(point.model)["inference_count"] if point.rate else 0
     with (
         (folder / "log").open("wb") as log,

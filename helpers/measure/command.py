@@ -7,8 +7,9 @@ from pathlib import Path
 from helpers.config import LoadConfig, OfflineConfig
 from helpers.measure import analyzer
 from helpers.measure.analyzer import LoadPoint
+from helpers.triton import remote
 
-URL = "localhost:8000"  # Triton's HTTP port by default
+URLS = {"http": "localhost:8000", "grpc": "localhost:8001"}  # Triton's ports by default
 
 
 def command_line(config: LoadConfig) -> str:
@@ -17,7 +18,11 @@ def command_line(config: LoadConfig) -> str:
     by how long a request takes.
     """
     load = LoadPoint(config.model, Path("inputs.json"), (), flat=config.lookup == "hps")
-    url = config.server.url or URL
+    load = replace(load, protocol=config.protocol)
+    url = URLS[config.protocol]
+    if config.server.kind == "remote":
+        is_grpc = config.protocol == "grpc"
+        url = remote.grpc_address(config.server) if is_grpc else config.server.url
     if isinstance(config, OfflineConfig):
         shared = "none" if config.server.kind == "remote" else config.shared_memory
         load = replace(load, batch_size=max(config.batch_sizes), shared_memory=shared)

@@ -206,7 +206,7 @@ def crosscheck(parameters: Parameters, model: str, experiment: str) -> list[Row]
         analyzer.input_data(rows) as data,
         serve(config, repository, log=folder / "crosscheck_server.log") as server,
     ):
-        point = LoadPoint(model, data, [], size)
+        point = LoadPoint(model, data, [], size, protocol=server.protocol)
 
         def loadgen(test: Test) -> Trial:
             trial = run(server, model, samples, outputs, test)

@@ -96,7 +96,8 @@ def load_of(
     regions = analyzer.shared_memory_patterns(list(inputs), outputs)
     served = ensemble.served(config)
     parts = [component.part.name for component in served] if len(served) > 1 else [""]
-    return LoadPoint(config.model, data, regions, parts=parts, flat=bool(server.codec))
+    load = LoadPoint(config.model, data, regions, parts=parts, flat=bool(server.codec))
+    return replace(load, protocol=server.protocol)
 
 
 def run(

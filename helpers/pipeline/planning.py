@@ -29,7 +29,9 @@ from helpers.inference import checkpoint_place, dataset_place
 from helpers.machine import why_lesson_unavailable, why_unavailable
 from helpers.store import ROOT, find_artifact, is_remote, is_unchanged, known_digest
 
-DEFAULT_STAGE_SECONDS = dict(zip(STAGE, (11, 6, 10, 14, 10, 90, 6, 420, 120, 90, 90), strict=True))
+DEFAULT_STAGE_SECONDS = dict(
+    zip(STAGE, (11, 6, 10, 14, 10, 90, 6, 420, 120, 90, 90, 90), strict=True)
+)
 DATA_SECONDS = 40  # generating a data set and fitting a checkpoint to it
 NOT_PLANNED = "concurrency is empty"
 NONE_COMPARED = "Every experiment has compare: false."

@@ -20,17 +20,18 @@ from helpers.triton.server import Server
 from helpers.triton.serving import docker_command
 
 SAMPLE, CLIENT = "sample.npz", "client.py"
-ADDRESS = "127.0.0.1:8000"  # of the container that `docker_command` starts
+# of the container that `docker_command` starts
+ADDRESSES = {"http": "127.0.0.1:8000", "grpc": "127.0.0.1:8001"}
 TEXT = """\
 import numpy as np
-import tritonclient.http as http
+import tritonclient.{protocol} as {protocol}
 
 sample = np.load("{sample}")  # a file of the model repository
-client = http.InferenceServerClient("{address}")
+client = {protocol}.InferenceServerClient("{address}")
 inputs = []
-for tensor in client.get_model_metadata("{model}")["inputs"]:
+for tensor in client.get_model_metadata("{model}"{as_json})["inputs"]:
     array = sample[tensor["name"]]
-    inputs.append(http.InferInput(tensor["name"], list(array.shape), tensor["datatype"]))
+    inputs.append({protocol}.InferInput(tensor["name"], list(array.shape), tensor["datatype"]))
     inputs[-1].set_data_from_numpy(array)
 response = client.infer("{model}", inputs)
 
@@ -45,7 +46,9 @@ def write_client(config: DeployConfig, repository: Path) -> None:
     if codec := ensemble.codec_of(config, repository):
         sent = codec.encode(sent)
     np.savez_compressed(repository / SAMPLE, allow_pickle=False, **(example.beside | sent))
-    fields = {"sample": SAMPLE, "address": ADDRESS, "model": config.model}
+    protocol = config.protocol
+    fields = {"sample": SAMPLE, "address": ADDRESSES[protocol], "model": config.model}
+    fields |= {"protocol": protocol, "as_json": ", as_json=True" * (protocol == "grpc")}
     (repository / CLIENT).write_text(TEXT.format(**fields, reading=example.reading))
 
 
@@ -54,7 +57,9 @@ def show_client(config: DeployConfig, repository: Artifact, server: Server) -> N
     from IPython.display import Markdown, display
 
     program, printed = (repository.folder / CLIENT).read_text(), io.StringIO()
-    code = compile(program.replace(ADDRESS, server.url), CLIENT, "exec")
+    code = compile(
+        program.replace(ADDRESSES[config.protocol], server.inference_url), CLIENT, "exec"
+    )
     # in this process, since another one would take a second to start
     with chdir(repository.folder), redirect_stdout(printed):
         exec(code, {"__name__": "__main__"})

@@ -6,14 +6,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.config import DeployConfig, OfflineConfig, StageConfig, artifact_folder, releases
+from helpers.config import (
+    DeployConfig,
+    OfflineConfig,
+    Protocol,
+    StageConfig,
+    artifact_folder,
+    releases,
+)
 from helpers.errors import ServerError
 from helpers.inference import ensemble
 from helpers.store import find_artifact, temporary_folder
 from helpers.triton import containers, native, owner
 from helpers.triton.containers import Mount
 from helpers.triton.process import exit_reason, last_lines
-from helpers.triton.server import COMMON_FLAGS, Server, reserved_ports
+from helpers.triton.server import COMMON_FLAGS, NO_GRPC, Server, reserved_ports
 
 DATABASES, DATABASES_VARIABLE = "/databases", "HPS_FOLDER"  # of a store, kept outside
 LARGEST_REQUEST = 2**31 - 1  # bytes
@@ -42,15 +49,23 @@ GPU_CAUSES = {  # only there: without a GPU the image warns of drivers too, harm
 }
 
 
-def command_line(release: tuple[int, int]) -> list[str]:
-    """Return Triton's command line with the flags of a release (year, month).
+def command_line(release: tuple[int, int], protocol: Protocol = "http") -> list[str]:
+    """Return Triton's command line with the flags of a release (year, month)."""
+    return [
+        *("tritonserver", "--model-repository=/models", *COMMON_FLAGS),
+        *([NO_GRPC] if protocol == "http" else []),
+        *release_flags(release),
+    ]
+
+
+def release_flags(release: tuple[int, int]) -> list[str]:
+    """Return the flags that a release needs.
 
     By default, releases complete configurations since 22.07, and refuse requests of more than 64
     MiB since 25.05 or 25.06. Since 26.04 they refuse clients' shared memory. Source:
     triton-inference-server/server, pull requests 4607, 8174 and 8739.
     """
     return [
-        *("tritonserver", "--model-repository=/models", *COMMON_FLAGS),
         *(["--strict-model-config=true"] if release < (22, 7) else []),
         *(["--disable-auto-complete-config"] if release >= (22, 7) else []),
         *([f"--http-max-input-size={LARGEST_REQUEST}"] if release >= (25, 6) else []),
@@ -97,8 +112,8 @@ def serve(
     repository: Path, *, config: DeployConfig, log: Path, scenario: str = "online", port: int = 0
 ) -> Iterator[Server]:
     """Serve the models of `repository` for `serving.serve`; the container ends with the block."""
-    command = command_line(releases.number(config.server.release))
-    flags, shm_patterns = options(config), []
+    command = command_line(releases.number(config.server.release), config.protocol)
+    flags, shm_patterns, is_grpc = options(config), [], config.protocol == "grpc"
     if "--ipc=host" in flags:
         regions = owner.new_shm_prefix()
         shm_patterns = [f"{regions}*"]
@@ -110,23 +125,31 @@ def serve(
         binds.append(Mount(folder, DATABASES, writable=True))
         flags.append(f"--env={DATABASES_VARIABLE}={DATABASES}")
     with (
-        reserved_ports(port, 0) as (http, metrics),
+        reserved_ports(port, 0, 0) as (http, metrics, grpc),
         containers.run(
             config,
             command,
             binds,
             log,
-            [f"--publish=127.0.0.1:{http}:8000", f"--publish=127.0.0.1:{metrics}:8002", *flags],
+            [
+                f"--publish=127.0.0.1:{http}:8000",
+                f"--publish=127.0.0.1:{metrics}:8002",
+                *([f"--publish=127.0.0.1:{grpc}:8001"] if is_grpc else []),
+                *flags,
+            ],
             shm_patterns,
         ) as container,
     ):
-        server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{metrics}", log, container.end)
+        here = f"127.0.0.1:{grpc}" if is_grpc else ""
+        urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
+        server = Server(*urls, log, container.end, grpc_address=here)
         try:
             server.wait_until_ready(READY_SECONDS, pause_seconds=0.5)
         except ServerError as error:
             raise explained(error, log, config) from error
         if not port and (host := container.address(8000)):
             server = replace(server, address=f"{host}:8000", metrics_address=f"{host}:8002")
+            server = replace(server, grpc_address=here and f"{host}:8001")
         yield replace(server, processes=container.process())
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -13,7 +13,7 @@ import psutil
 from helpers.store import temporary_folder
 from helpers.triton import owner, process
 from helpers.triton.binaries import python_library, require, wheel
-from helpers.triton.server import COMMON_FLAGS, Server, reserved_ports
+from helpers.triton.server import COMMON_FLAGS, NO_GRPC, Server, reserved_ports
 
 UTILITIES = "triton_python_backend_utils.py"
 READY_SECONDS = 300  # a model that takes longer to load is considered stuck
@@ -43,6 +43,7 @@ def serve(
     scenario: str = "online",
     port: int = 0,
     beside: Path | None = None,
+    is_grpc: bool = False,
     graceful_shutdown: bool = False,
 ) -> Iterator[Server]:
     """Serve the models of `repository`, and those of the folder `beside`, for `serving.serve`; all
@@ -51,9 +52,7 @@ def serve(
     Triton takes two seconds to unload models. Only models with files of their own need this
     `graceful_shutdown`.
     """
-    regions = owner.new_shm_prefix()
-    ports = reserved_ports(port, 0)
-    with temporary_folder() as folder, log.open("wb") as output, ports as (http, metrics):
+    with temporary_folder() as folder:
         link_backend(folder)
         (folder / "models").symlink_to(repository.absolute())
         command = [
@@ -61,11 +60,7 @@ def serve(
             f"--model-repository={folder}/models",
             *([f"--model-repository={beside}"] if beside else []),
             f"--backend-directory={folder}",
-            f"--backend-config=python,shm-region-prefix-name={regions}",
-            *COMMON_FLAGS,
             *([f"--model-config-name={scenario}"] if scenario != "online" else []),
-            *("--http-address=127.0.0.1", f"--http-port={http}"),
-            *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
             "--metrics-interval-ms=500",  # of its GPU queries; a measurement may take seconds
             "--disable-auto-complete-config",
         ]
@@ -73,9 +68,33 @@ def serve(
         # before the libpython of another build that the wheel has for its stub of Python 3.13
         loaded = ":".join(filter(None, (str(python_library()), os.environ.get("LD_PRELOAD"))))
         env = {**os.environ, "PATH": path, "LD_PRELOAD": loaded, **process.SETTINGS}
+        with start(command, env, log, port, is_grpc, graceful_shutdown) as server:
+            yield server
+
+
+@contextmanager
+def start(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    port: int = 0,
+    is_grpc: bool = False,
+    graceful_shutdown: bool = False,
+) -> Iterator[Server]:
+    """Start a Triton of this machine, which listens on 127.0.0.1 alone, as `serve` does."""
+    regions, ports = owner.new_shm_prefix(), reserved_ports(port, 0, 0)
+    with log.open("wb") as output, ports as (http, metrics, grpc):
+        own = [
+            *command,
+            f"--backend-config=python,shm-region-prefix-name={regions}",
+            *COMMON_FLAGS,
+            *("--http-address=127.0.0.1", f"--http-port={http}"),
+            *(("--grpc-address=127.0.0.1", f"--grpc-port={grpc}") if is_grpc else (NO_GRPC,)),
+            *("--metrics-address=127.0.0.1", f"--metrics-port={metrics}"),
+        ]
         at_once = not graceful_shutdown
         with process.supervised(
-            command, log=output, env=env, shm_patterns=[f"{regions}*"], at_once=at_once
+            own, log=output, env=env, shm_patterns=[f"{regions}*"], at_once=at_once
         ) as started:
             end, processes = partial(process.end_of, started), (started.pid,)
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
@@ -84,7 +103,7 @@ def serve(
             ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
             if graceful_shutdown:  # it opens its databases first, as one process locks them
                 ready()
-            yield replace(server, ready=ready)
+            yield replace(server, ready=ready, grpc_address=f"127.0.0.1:{grpc}" if is_grpc else "")
             ready()  # if the block sent no request
 
 

@@ -9,15 +9,18 @@ from socket import create_connection
 from urllib.parse import urlsplit
 
 from helpers.config import DeployConfig
+from helpers.config import Server as ServerSection
 from helpers.errors import ServerError
 from helpers.store import from_root, link_or_copy, report_write_errors
 from helpers.triton import containers, owner
 from helpers.triton.server import Server
 
-METRICS_OFFSET = 2  # Triton's own ports are 8000 for HTTP and 8002 for metrics
+# Triton's own ports are 8000 for HTTP, 8001 for gRPC and 8002 for metrics
+GRPC_OFFSET, METRICS_OFFSET = 1, 2
 ENDPOINTS = {  # by field of `server`
     "url": "HTTP endpoint, such as 127.0.0.1:8000",
     "metrics_url": "metrics, such as 127.0.0.1:8002",
+    "grpc_url": "gRPC endpoint, such as 127.0.0.1:8001",
 }
 HERE = ("127.0.0.1", "localhost", "::1")
 MARK = ".triton-notebooks"  # in a copied model: its owner
@@ -39,6 +42,16 @@ def address(url: str, field: str = "url") -> tuple[str, int]:
             return parts.hostname, parts.port
     what = f"host:port of Triton's {ENDPOINTS[field]}"
     raise ServerError(f"server.{field} '{url}' is invalid. Set it to {what}.")
+
+
+def grpc_address(server: ServerSection) -> str:
+    """Return host:port of its gRPC endpoint: `grpc_url`, or `GRPC_OFFSET` ports above HTTP's.
+    Raises `ServerError` for an invalid one.
+    """
+    if server.grpc_url:
+        return _url(*address(server.grpc_url, "grpc_url"))
+    host, port = address(server.url)
+    return _url(host, port + GRPC_OFFSET)
 
 
 def connect(url: str, log: Path, metrics_url: str = "") -> Server:
@@ -75,6 +88,8 @@ def serve(
     """
     log.write_text(f"the log of {config.server.url} is on its own machine\n")
     running, model = connect(config.server.url, log, config.server.metrics_url), config.model
+    if config.protocol == "grpc":
+        running = replace(running, grpc_address=grpc_address(config.server))
     server = replace(running, end=lambda: "" if running.is_live() else "it does not respond")
     if not config.server.repository:
         if not server.is_ready(model):

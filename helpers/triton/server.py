@@ -17,10 +17,12 @@ from typing import Any, TypedDict, TypeVar
 from urllib.request import ProxyHandler, build_opener
 
 import numpy as np
+import tritonclient.grpc as grpc
 import tritonclient.http as http
 from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from helpers.config import Protocol
 from helpers.errors import ServerError
 from helpers.models import Arrays, RequestCodec
 from helpers.triton.process import last_lines, plain
@@ -34,7 +36,10 @@ STUB_SECONDS = 5.0  # in which Triton itself reports a stub that could not start
 OPENER = build_opener(ProxyHandler({}))  # requests to a server never use the user's proxy
 # Flags of every Triton that this package starts, of any release. Without model control it loads the
 # repository's models, and no client can load others, whose code would run as this user.
-COMMON_FLAGS = ("--model-control-mode=none", "--allow-grpc=false", "--exit-timeout-secs=5")
+COMMON_FLAGS = ("--model-control-mode=none", "--exit-timeout-secs=5")
+NO_GRPC = "--allow-grpc=false"
+
+NO_RESPONSE = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")  # of gRPC
 
 randrange = SystemRandom().randrange  # forked processes draw different ports
 
@@ -62,10 +67,11 @@ class Statistics(TypedDict):
 class Server:
     """A server that runs, or starts.
 
-    `address` and `metrics_address` are host:port. `end` describes how the server ended, and is
-    empty while it runs. `is_local` says whether it can share memory with this host. `processes` are
-    those of this host from which all of its own descend, where they are known. `ready` returns once
-    it is ready, and raises `ServerError` if it will not be.
+    `address`, `metrics_address` and `grpc_address` are host:port. With the last, requests for
+    inference travel over gRPC, and all others over HTTP. `end` describes how the server ended, and
+    is empty while it runs. `is_local` says whether it can share memory with this host. `processes`
+    are those of this host from which all of its own descend, where they are known. `ready` returns
+    once it is ready, and raises `ServerError` if it will not be.
     """
 
     address: str
@@ -77,6 +83,7 @@ class Server:
     codec: RequestCodec | None = None  # how samples travel to the model, if not as they are
     identity: str = ""  # a model with the same tensors that computes nothing, if there is one
     ready: Callable[[], None] = field(repr=False, default=lambda: None)
+    grpc_address: str = ""
 
     @property
     def url(self) -> str:
@@ -89,6 +96,16 @@ class Server:
         """Return the address of the metrics, after the server has become ready; empty without."""
         self.ready()
         return self.metrics_address
+
+    @property
+    def protocol(self) -> Protocol:
+        """Return the protocol of requests for inference."""
+        return "grpc" if self.grpc_address else "http"
+
+    @property
+    def inference_url(self) -> str:
+        """Return the address for requests for inference, after the server has become ready."""
+        return self.url and (self.grpc_address or self.address)
 
     def is_alive(self) -> bool:
         """Return whether the server's process runs."""
@@ -168,11 +185,11 @@ class Server:
 
     def with_client(self, model: str, use: Callable[[Callable[[Arrays], Arrays]], T]) -> T:
         """Call `use` with a function that sends a request; all go over one connection."""
-        return self._call(lambda client: use(partial(_infer, client, model)))
+        return self._call(lambda client: use(partial(_infer, client, model)), self.protocol)
 
     def infer(self, model: str, inputs: Arrays) -> Arrays:
         """Send one request with a leading batch dimension and return all outputs by name."""
-        return self._call(lambda client: self._infer_encoded(client, model, inputs))
+        return self._call(lambda client: self._infer_encoded(client, model, inputs), self.protocol)
 
     def infer_all(self, model: str, batches: Iterable[Arrays], clients: int = 1) -> Arrays:
         """Send each batch as a request, and return the outputs of all samples, in that order.
@@ -195,7 +212,7 @@ class Server:
                     answers[samples] = self._infer_encoded(client, model, batch)
 
         with ThreadPoolExecutor(clients) as threads:
-            sending = [threads.submit(self._call, send) for _ in range(clients)]
+            sending = [threads.submit(self._call, send, self.protocol) for _ in range(clients)]
             try:
                 wait(sending, return_when=FIRST_EXCEPTION)
             finally:
@@ -232,9 +249,12 @@ class Server:
                 totals[name] = totals.get(name, 0) + sample.value
         return totals
 
-    def _call(self, action: Callable[[Any], T]) -> T:
-        client = http.InferenceServerClient(
-            self.url, connection_timeout=TIMEOUT_SECONDS, network_timeout=TIMEOUT_SECONDS
+    def _call(self, action: Callable[[Any], T], protocol: Protocol = "http") -> T:
+        timeouts = dict.fromkeys(("connection_timeout", "network_timeout"), TIMEOUT_SECONDS)
+        client = (
+            grpc.InferenceServerClient(self.inference_url)
+            if protocol == "grpc"
+            else http.InferenceServerClient(self.url, **timeouts)
         )
         try:
             with self._explained():
@@ -249,19 +269,29 @@ class Server:
         try:
             yield
         except InferenceServerException as error:
+            if error.status() in NO_RESPONSE:
+                raise self._no_response(error) from error
             reason = plain(error.message())
             raise ServerError(f"Triton rejected the request{request}: {reason}") from error
         except (OSError, HTTPParseError) as error:  # the second during a response
-            state = f"has ended: {self.exit_report()}" if self.end() else f"is running: {error}"
-            where = f"Triton at {self.address}, which {state}"
-            raise ServerError(f"no response from {where}") from error
+            raise self._no_response(error) from error
+
+    def _no_response(self, error: Exception) -> ServerError:
+        state = f"has ended: {self.exit_report()}" if self.end() else f"is running: {error}"
+        where = f"Triton at {self.grpc_address or self.address}, which {state}"
+        return ServerError(f"no response from {where}")
 
 
 def _infer(client: Any, model: str, inputs: Arrays) -> Arrays:
+    is_grpc = isinstance(client, grpc.InferenceServerClient)
+    tensor_class = grpc.InferInput if is_grpc else http.InferInput
     tensors = []
     for name, array in inputs.items():
-        tensor = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor = tensor_class(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensors.append(tensor.set_data_from_numpy(array))
+    if is_grpc:
+        result = client.infer(model, tensors, client_timeout=TIMEOUT_SECONDS)
+        return {out.name: result.as_numpy(out.name) for out in result.get_response().outputs}
     try:
         result = client.infer(model, tensors)
     except (HTTPConnectionClosed, ConnectionError):  # it was idle, and closed before a response

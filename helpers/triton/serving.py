@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from helpers.config import DeployConfig, StageConfig, artifact_folder, results_folder
+from helpers.config import DeployConfig, artifact_folder, results_folder
 from helpers.errors import ServerError
 from helpers.inference import ensemble, request
 from helpers.models import Arrays
@@ -42,7 +42,8 @@ def serve(
     log.parent.mkdir(parents=True, exist_ok=True)
     start: Callable[..., AbstractContextManager[Server]]
     codec = ensemble.codec_of(config, repository.folder)
-    start = partial(embedded.serve, graceful_shutdown=codec is not None)  # a store's databases
+    is_grpc, is_store = config.protocol == "grpc", codec is not None  # with databases
+    start = partial(embedded.serve, is_grpc=is_grpc, graceful_shutdown=is_store)
     with ExitStack() as stack:
         stack.enter_context(ensemble.databases(config, repository.folder))
         name = ""
@@ -104,14 +105,15 @@ def predictor(config: DeployConfig, server: Server) -> Callable[[Arrays], Arrays
     return lambda batch: server.infer(config.model, request(config, batch))
 
 
-def docker_command(config: StageConfig) -> str:
+def docker_command(config: DeployConfig) -> str:
     """Return the command that serves a copy of the repository on another machine, with Triton's own
     image. The server is reachable on that machine only, and no client can load other models.
     """
     gpus = "--gpus all " if config.device == "gpu" else ""
+    grpc = "-p 127.0.0.1:8001:8001 " if config.protocol == "grpc" else ""
     return (
         "# in the folder that holds the copied repository\n"
-        f'docker run --rm {gpus}--shm-size=1g -p 127.0.0.1:8000:8000 -v "$PWD":/models:ro '
+        f'docker run --rm {gpus}--shm-size=1g -p 127.0.0.1:8000:8000 {grpc}-v "$PWD":/models:ro '
         f"nvcr.io/nvidia/tritonserver:{config.server.release}-py3 \\\n"
         "  sh -c 'pip install -r /models/requirements.txt && tritonserver "
         "--model-repository=/models --model-control-mode=none'"

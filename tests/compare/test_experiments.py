@@ -1,5 +1,6 @@
 """The comparison of experiments: what it decides on planted speeds and latencies."""
 
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -15,6 +16,7 @@ from helpers.errors import MeasurementError, ServerError
 from helpers.measure import Candidate, Window
 from helpers.results import ComparedExperiment, Comparison, Estimate
 from helpers.store import ROOT
+from helpers.triton import Server
 from tests import comparisons as planted
 
 
@@ -210,6 +212,29 @@ def test_equal_speeds_are_rivals(measured):
     assert names == {"openvino-fp32", "openvino-int8"}
 
 
+def test_experiments_that_differ_in_the_protocol_alone_have_one_server(monkeypatch, tmp_path):
+    starts = []
+
+    @contextmanager
+    def served(config):
+        starts.append((config.experiment, config.protocol))
+        grpc = "127.0.0.1:2" if config.protocol == "grpc" else ""
+        yield Server("127.0.0.1:1", "", tmp_path, grpc_address=grpc)
+
+    warm = SimpleNamespace(warm=lambda server, config, clients: server.protocol)
+    monkeypatch.setattr(experiments, "served", served)
+    monkeypatch.setattr(experiments, "prepared_requests", lambda *_: nullcontext(warm))
+    by_name = {one.experiment: one for one in planned().candidates}
+    chosen = ("onnx-fp32", "openvino-fp32", "onnx-fp32-grpc")
+    group = ExperimentGroup({n: by_name[n] for n in chosen}, "onnx-fp32", 1, 9.0, print)
+
+    with ExitStack() as opened:
+        group.serve(opened)
+
+    assert starts == [("onnx-fp32", "grpc"), ("openvino-fp32", "http")]
+    assert group.running == dict(zip(chosen, ("http", "http", "grpc"), strict=True))
+
+
 def test_servers_that_do_not_fit_in_memory_run_in_groups_with_the_baseline():
     needs = {"base": 100.0, "a": 300.0, "b": 300.0, "c": 500.0, "d": 5000.0}
 
@@ -272,7 +297,9 @@ def test_an_experiment_whose_checks_did_not_pass_is_left_out(monkeypatch):
     passed, reasons = candidates(config)
 
     assert reasons == wrong
-    assert list(passed) == ["onnx-fp32", "openvino-fp32", "openvino-bf16", "ts-trace-fp32"]
+    assert list(passed) == [
+        *("onnx-fp32", "openvino-fp32", "openvino-bf16", "ts-trace-fp32", "onnx-fp32-grpc")
+    ]
 
 
 def test_without_any_experiment_the_error_says_why():

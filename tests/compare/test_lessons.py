@@ -77,6 +77,32 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason():
     assert left == {"fp16": "openvino does not support fp16 on a cpu. Use one of fp32, bf16, int8."}
 
 
+def test_both_protocols_are_compared_with_and_without_shared_memory():
+    found = lessons.transports(config("protocol"))
+
+    assert [(each.name, each.config.protocol, each.config.shared_memory) for each in found] == [
+        ("HTTP", "http", "none"),
+        ("HTTP with shared memory", "http", "system"),
+        ("gRPC", "grpc", "none"),
+        ("gRPC with shared memory", "grpc", "system"),
+    ]
+
+
+def test_what_is_said_of_protocols_is_what_was_measured():
+    names = ("HTTP", "HTTP with shared memory", "gRPC", "gRPC with shared memory")
+    speeds = dict(zip(names, (40, 50, 44, 50), strict=True))
+
+    found = lessons.notice_protocol(
+        [point(name, count, speeds[name]) for count in (1, 4) for name in names]
+    )
+
+    assert found[0].startswith("1 client: p50 is 25")
+    assert "ms with HTTP and 22.7 ms with gRPC: 0.9" in found[0]
+    assert found[1].endswith(", no measurable difference.")
+    assert found[4].startswith("4 clients: gRPC has 1.1")
+    assert "no measurable difference between gRPC with shared memory and HTTP with" in found[5]
+
+
 @pytest.mark.parametrize(
     ("largest", "size", "most"), [(8, 1, 8), (8, 4, 2), (1, 1, 2), (64, 1, 16)]
 )

@@ -1,4 +1,4 @@
-"""The three lessons on real servers: their pages, and that these say what was measured. They are
+"""The four lessons on real servers: their pages, and that these say what was measured. They are
 measured by one code: the first is run by the batch command, each other in the variation that it
 names.
 """

@@ -105,7 +105,7 @@ FIELDS = {  # model -> fields of an experiment -> what follows its place, at lea
     },
 }
 PLACE = "models.resnet50.experiments"
-SERVER_KEYS = "backend, image, kind, metrics_url, release, repository, url"
+SERVER_KEYS = "backend, grpc_url, image, kind, metrics_url, path, release, repository, url"
 TOP = "It should be a mapping of gpu, device, server, defaults, models."
 TOP_KEYS = ", ".join(sorted(ParameterFile.model_fields))
 MODELS = ", ".join(models.names())
@@ -119,7 +119,7 @@ BAD = [
     (GOOD.replace("mine:", "../mine:"), f"{PLACE}.../mine: Invalid name. Use letters, digits, "),
     (
         f"{GOOD}    lessons: [precision, batching]\n",
-        "models.resnet50.lessons.1 is 'batching'. It should be 'dynamic_batching', 'instances' ",
+        "models.resnet50.lessons.1 is 'batching'. It should be 'dynamic_batching', 'instances', ",
     ),
     (
         f"{file_with(model='bert')}    lessons: [precision]\n",

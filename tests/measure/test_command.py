@@ -47,6 +47,13 @@ def test_memory_is_shared_only_offline_on_one_host():
     assert "--shared-memory system" in " ".join(words(command_line(offline())))
 
 
+def test_over_grpc_it_names_the_port_of_the_protocol():
+    far = Server(kind="remote", url="10.0.0.5:8000")
+    for server, url in ((Server(), "localhost:8001"), (far, "10.0.0.5:8001")):
+        found = words(command_line(offline(protocol="grpc", server=server)))
+        assert found[found.index("-u") + 1 :][:3] == [url, "-i", "grpc"]
+
+
 def test_online_has_a_command_for_each_mode_that_is_measured():
     clients, rate = command_line(online(rates=[0.5])).split("\n\n")
 

@@ -96,7 +96,7 @@ USAGE = {
     "run params/cpu.yaml --stage train": (
         "Invalid value for '--stage': 'train' is not one of 'export', 'convert', 'deploy', "
         "'perf_offline', 'perf_online', 'compare', 'report', 'tune', 'dynamic_batching', "
-        "'instances', 'precision'. See: triton-notebooks run --help"
+        "'instances', 'precision', 'protocol'. See: triton-notebooks run --help"
     ),
     "serve params/cpu.yaml": "Missing option '--model'. See: triton-notebooks serve --help",
     "run --fetch": "--fetch, --key and --insecure need --scheduler.",

@@ -17,6 +17,7 @@ from pandas import read_csv
 
 from helpers import results
 from helpers.__main__ import main
+from helpers.config import PROTOCOLS
 from helpers.display import table
 from helpers.errors import DataError
 from helpers.measure.analyzer import LoadPoint, arguments
@@ -25,7 +26,6 @@ from helpers.report.nvidia import fidelity, pages
 from helpers.report.nvidia.comparison import choose_gpu, nearest, pair
 from helpers.report.nvidia.rows import everything, gpus, published, read, violates_littles_law
 from helpers.report.nvidia.rows import tables as published_tables
-from helpers.report.nvidia.settings import PROTOCOL
 from helpers.report.nvidia.sources import sources
 from helpers.results import Row
 from helpers.store.hashing import file_digest
@@ -259,10 +259,12 @@ def test_each_difference_is_a_reason(model, row, changes, reason):
     assert "".join(said).startswith(reason)
 
 
-def test_our_protocol_is_the_one_that_the_load_is_made_with():
-    line = arguments(LoadPoint("m", Path("d"), []), "127.0.0.1:1", Path("f"))
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_our_protocol_is_the_one_that_the_load_is_made_with(protocol):
+    load = LoadPoint("m", Path("d"), [], protocol=protocol)
+    line = arguments(load, "127.0.0.1:1", Path("f"))
 
-    assert line[line.index("-i") + 1].upper() == PROTOCOL
+    assert line[line.index("-i") + 1].upper() == PROTOCOLS[protocol].upper()
 
 
 def test_a_gpu_without_published_rows_is_compared_with_the_slowest_or_the_fastest():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from helpers.triton.client import ADDRESS, CLIENT, SAMPLE
+from helpers.triton.client import ADDRESSES, CLIENT, SAMPLE
 
 
 def answer_to_client(repository, url, elsewhere):
@@ -18,8 +18,9 @@ def answer_to_client(repository, url, elsewhere):
     text = (repository / CLIENT).read_text()
     assert "helpers" not in text
     assert str(repository.parent) not in text
-    assert text.count(ADDRESS) == 1
-    (elsewhere / CLIENT).write_text(text.replace(ADDRESS, url))
+    (address,) = (each for each in ADDRESSES.values() if each in text)
+    assert text.count(address) == 1
+    (elsewhere / CLIENT).write_text(text.replace(address, url))
     command = [sys.executable, "-I", CLIENT]
     done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from helpers import formats
 from helpers.config import (
+    PROTOCOLS,
     LoadConfig,
     OfflineConfig,
     Parameters,
@@ -39,7 +40,6 @@ from helpers.triton import docker, repository
 
 HOST = "the host's"
 BRIDGE = "Docker's bridge, at the container's address"  # see `containers.Container.address`
-PROTOCOLS = {"http": "HTTP", "grpc": "gRPC"}
 WINDOWS = {"time_windows": "by time", "count_windows": "by count"}
 LISTS = ("server flags", "environment")  # of which only the differences are shown
 NOTES = {  # on ours
@@ -172,7 +172,7 @@ def experiment_settings(config: LoadConfig) -> Settings:
     warmed = ", ".join(f"{warmup.batch_size:,}" for warmup in message.model_warmup)
     options = docker.options(config)
     environment = [flag.removeprefix("--env=") for flag in options if flag.startswith("--env=")]
-    flags = docker.command_line(releases.number(config.server.release))[1:]
+    flags = docker.command_line(releases.number(config.server.release), config.protocol)[1:]
     point = analyzer.LoadPoint(config.model, Path(), [], shared_memory=memory)
     program, *line = analyzer.arguments(point, "", Path())
     passed = dict(pairwise(line))
@@ -200,7 +200,7 @@ def experiment_settings(config: LoadConfig) -> Settings:
         "/dev/shm": [HOST if "--ipc=host" in options else "the container's own"],
         "server flags": [flag for flag in flags if not flag.startswith("--model-repository=")],
         "environment": [*environment],
-        "protocol": [PROTOCOLS[passed["-i"]]],
+        "protocol": [PROTOCOLS[config.protocol]],
         "tensors": [SENT[passed.get("--shared-memory", "none")]],
         "batch size": [*sizes],
         "clients": [*clients],

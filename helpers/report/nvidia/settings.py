@@ -6,14 +6,13 @@ Each has a list of values, so that those of several rows or experiments can be p
 
 from collections.abc import Mapping
 
-from helpers.config import Server
+from helpers.config import PROTOCOLS, Server
 from helpers.config import Value as Field
 from helpers.report.nvidia.rows import PublishedRow, accelerator, served_as, violates_littles_law
 from helpers.results import Row
 
 Value = str | int
 Settings = dict[str, list[Value]]  # none where it does not apply
-PROTOCOL = "HTTP"  # of our measurements, as `helpers.measure.analyzer` sets it
 ADAPTER = "Python backend"  # in the name of the backend of a row that the adapter served
 PIXELS, TOKENS = 224, 384  # of a side of ResNet50's images, of BERT's sequences
 CAPTURED = {True: "captured", False: "not captured"}
@@ -72,7 +71,7 @@ def measured_settings(
         "GPU": row.gpu,
         "variant of the network": row.variant,
         "Triton release": release,
-        "protocol": PROTOCOL,
+        "protocol": PROTOCOLS["grpc" if config.get("protocol") == "grpc" else "http"],
         "tensors": SENT[str(config.get("shared_memory", "none")) if is_offline else "none"],
         "backend": ADAPTER if ADAPTER in row.backend else _backend(published),
         "format": row.model_format,

@@ -144,7 +144,7 @@ def test_lessons_go_where_the_experiment_is_that_they_are_about_after_it(tmp_pat
     (group,) = [each for each in found if any(job.config.stage in LESSONS for _, job in each.jobs)]
     jobs = [job for _, job in group.jobs]
     stages = [job.config.stage for job in jobs]
-    assert tuple(stages[-3:]) == LESSONS
+    assert tuple(stages[-len(LESSONS) :]) == LESSONS
     assert stages[:3] == ["export", "convert", "deploy"]
     assert "report" not in stages
     assert {job.why_unavailable for job in jobs} == {""}
