@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from helpers.display import COLOURS, GREY, INK, canvas, display, picture, table
+from helpers.display import COLOURS, GREY, INK, canvas, display, picture, short, table
 from helpers.results import ComparedExperiment, Comparison, Estimate, clients_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BUSY_CORES = 0.1
 BAR, OTHER = 0.42, "#b9c2cc"  # inches of a bar, and the colour of what is not recommended
 
 
@@ -58,12 +59,16 @@ def show_budgets(comparisons: Iterable[Comparison]) -> None:
 
 
 def caption(comparison: Comparison) -> str:
-    """Return the load of the throughputs, and whether the servers ran in groups."""
+    """Return the load of the throughputs, whether servers ran in groups, and beside what load."""
     load = f"{clients_of(comparison.clients)}, batch size {comparison.batch_size}"
     title = f"{_head(comparison)}Interleaved rounds ({load}), with 95% CIs"
     if comparison.groups > 1:
         title += f". Memory was too small for all servers at once: they ran in {comparison.groups} "
         title += f"groups, and ratios between groups go through {comparison.baseline}"
+    busy = max((one.background_cpu_cores or 0.0 for one in comparison.experiments), default=0.0)
+    if busy > BUSY_CORES:
+        title += f". Other processes used up to {short(busy)} cores. Where the rounds show what "
+        title += "this costs, ratios are without it; throughputs are as measured"
     return title
 
 

@@ -389,6 +389,7 @@ class ExperimentGroup:
             "ratio_to_baseline": self._ratio(race, name),
             "ratio_to_fastest": race.ratio(name, race.fastest),
             "cost_per_million": cost_per_million(price, throughput, bounds),
+            "background_cpu_cores": fmean(run.others_cores for run in race.runs[name]),
             "joules_per_inference": fmean(self.energy[name]) if name in self.energy else None,
         }
 

@@ -122,10 +122,10 @@ class Race(Generic[T]):
 
     @property
     def fastest(self) -> str:
-        """Return the candidate with the highest mean of those that ran in all rounds."""
+        """Return the candidate with the highest ratio to the others, of those in all rounds."""
         most = max(map(len, self.runs.values()))
         names = [name for name in self.runs if len(self.runs[name]) == most]
-        return max(names, key=lambda name: geometric_mean(self.figures(name)))
+        return max(names, key=lambda name: self.ratio(name, names[0]).value)
 
     def run(
         self,

@@ -105,6 +105,7 @@ class ComparedExperiment(Record):
     server_peak_memory_mb: float | None = None
     cost_per_million: Estimate | None = None  # of inferences, in the currency of price_per_hour
     joules_per_inference: float | None = None  # of the whole machine
+    background_cpu_cores: float | None = None  # that other processes used meanwhile
 
     @property
     def met(self) -> BudgetCheck | None:

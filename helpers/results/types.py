@@ -260,7 +260,8 @@ class Profile(Record):
 class Result(Record):
     """The content of `<stage>.json`; a file of a schema version not named here is not read."""
 
-    schema_version: Literal[2, 3, 4, 5] = 5  # 2 has no intervals, 3 no comparisons, 4 no models_ms
+    # 2 has no intervals, 3 no comparisons, 4 no models_ms, 5 no load beside a comparison
+    schema_version: Literal[2, 3, 4, 5, 6] = 6
     model: str
     experiment: str
     stage: str

@@ -32,12 +32,18 @@ def test_cost_energy_and_memory_are_shown_where_they_are_known(shown):
         assert text in shown[-1].html
 
 
-def test_groups_are_said_to_be_compared_through_the_baseline(shown):
-    show_ratios([compared(plain=1.0).model_copy(update={"groups": 2, "workload": "traffic"})])
+def test_groups_and_the_load_of_others_are_told_below_the_chart(shown):
+    found = compared(plain=1.0)
+    busy = found.experiments[0].model_copy(update={"background_cpu_cores": 0.5})
+    about = {"groups": 2, "workload": "traffic", "experiments": (busy,)}
+    show_ratios([found.model_copy(update=about)])
 
     assert shown[-1].caption == (
         "traffic: Interleaved rounds (4 clients, batch size 1), with 95% CIs. Memory was too small "
-        "for all servers at once: they ran in 2 groups, and ratios between groups go through plain"
+        "for all servers at once: they ran in 2 groups, and ratios between groups go through "
+        "plain. "
+        "Other processes used up to 0.5 cores. Where the rounds show what this costs, ratios are "
+        "without it; throughputs are as measured"
     )
 
 

@@ -170,6 +170,21 @@ def test_equal_speeds_beside_bursts_are_told_apart_in_one_of_twenty_at_most():
     assert sum(race.ratio("a", "b").is_significant for race in races) <= 10
 
 
+def test_the_fastest_is_so_without_the_load_of_others():
+    """The slower one had a quieter machine by chance."""
+    draw = np.random.default_rng(2)
+    cores = {"a": draw.uniform(0.5, 1, 12), "b": draw.uniform(0, 0.5, 12)}
+    runs = {
+        name: [(speed * np.exp(draw.normal(0, 0.01) - 0.7 * used), used) for used in cores[name]]
+        for name, speed in (("a", 1.0), ("b", 0.9))
+    }
+    race = Race(lambda run: run[0], 1, runs, lambda run: run[1])
+
+    assert np.mean(race.figures("a")) < np.mean(race.figures("b"))
+    assert race.fastest == "a"
+    assert Race(lambda run: run[0], 1, runs).fastest == "b"
+
+
 def test_clear_losers_are_dropped_early_and_close_ones_run_on():
     race = raced({"slow": 0.3, "a": 1.0, "b": 0.99, "base": 0.2}, 0, 0.01, keep=("base",))
 
