@@ -119,8 +119,8 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(engine, repository, t
         f"--label=triton-notebooks.owner={owner.token()} --user={USER} --env=HOME=/tmp {settings} "
         f"--publish=127.0.0.1:{port}:8000 --publish=127.0.0.1:{metrics}:8002 --shm-size=1g "
         f"--mount=type=bind,source={repository},target=/models,readonly {IMAGE} tritonserver "
-        "--model-repository=/models --model-control-mode=none --allow-grpc=false "
-        "--exit-timeout-secs=5 --disable-auto-complete-config"
+        "--model-repository=/models --model-control-mode=none --exit-timeout-secs=5 "
+        "--allow-grpc=false --disable-auto-complete-config"
     )
     assert (server.is_live(), server.is_alive()) == (False, False)
     assert (tmp_path / "log").read_text() == "Started HTTPService\n"
@@ -131,6 +131,14 @@ def test_a_container_serves_for_as_long_as_the_block_lasts(engine, repository, t
         assert server.url == f"127.0.0.1:{port}"
         raise KeyboardInterrupt
     assert (server.is_live(), engine.containers()) == (False, [])
+
+
+def test_over_grpc_its_port_is_published_on_this_machine_alone(engine, repository):
+    call = served(engine, repository, config(fields={"protocol": "grpc"}))
+    ports = [option for option in parts(call)[0] if option.startswith("--publish=")]
+    assert [port.partition(":")[0] for port in ports] == ["--publish=127.0.0.1"] * 3
+    assert [port.rpartition(":")[2] for port in ports] == ["8000", "8002", "8001"]
+    assert "--allow-grpc=false" not in call
 
 
 GPU = {

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -84,6 +85,16 @@ def test_a_server_answers_at_its_containers_own_address(engine, image, doubles, 
     assert not server.is_live()
     assert server.end() == "it ended (exit code 0)"
     assert "failed" not in (tmp_path / "log").read_text()
+
+
+def test_a_container_answers_over_grpc_as_over_http(image, engine, doubles, tmp_path):
+    chosen = config(image, protocol="grpc")
+    with docker.serve(doubles, config=chosen, log=tmp_path / "log") as server:
+        assert server.inference_url == server.grpc_address != server.url
+        assert doubled(server)
+        assert doubled(replace(server, grpc_address=""))
+        ports = engine.docker("port", *engine.containers()).splitlines()
+        assert [line.partition(" -> ")[2].rpartition(":")[0] for line in ports] == ["127.0.0.1"] * 3
 
 
 @pytest.mark.parametrize("network", ["none", "host"])
