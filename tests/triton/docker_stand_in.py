@@ -40,7 +40,11 @@ def text(name):
 
 
 def states():
-    return {path: json.loads(path.read_text()) for path in HERE.glob("*.container")}
+    found = {}
+    for path in HERE.glob("*.container"):
+        with suppress(FileNotFoundError):  # it has just ended
+            found[path] = json.loads(path.read_text())
+    return found
 
 
 def alive(state):
@@ -74,7 +78,10 @@ def run(arguments):
         command = [sys.executable, "-c", READY, ports["8000"], ports["8002"]]
     child = subprocess.Popen(command, start_new_session=True)
     path = HERE / f"{name}.container"
-    path.write_text(json.dumps({"name": name, "labels": labels, "pid": child.pid}))
+    path.with_suffix(".new").write_text(
+        json.dumps({"name": name, "labels": labels, "pid": child.pid})
+    )
+    path.with_suffix(".new").rename(path)
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
     code = child.wait()
     path.unlink(missing_ok=True)  # --rm
