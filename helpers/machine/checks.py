@@ -15,7 +15,7 @@ from helpers.config import ConvertConfig, Gpu, releases
 from helpers.errors import DeploymentError, DeviceError
 from helpers.machine import gpu, packages, preflight
 from helpers.store import core_quota, outputs, usable_cores
-from helpers.triton import binaries, containers, local, process
+from helpers.triton import binaries, containers, process
 
 GLIBC = (2, 35)
 SHM_GB, DISK_GB, GPU_GB = 1.0, 5.0, 4.0
@@ -64,6 +64,8 @@ def run_checks(configs: Sequence[ConvertConfig]) -> list[Check]:
     if in_docker := [config for config in configs if config.server.kind == "docker"]:
         checks += _docker(in_docker)
     for server in {c.server.path: c.server for c in configs if c.server.kind == "local"}.values():
+        from helpers.triton import local  # loads Triton's client: only where it is needed
+
         checks.append(check_call("Triton", "{}", partial(local.describe, server)))
     checks += _packages(configs)
     for config in configs:

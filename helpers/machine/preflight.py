@@ -7,7 +7,7 @@ from helpers import formats, models
 from helpers.config import ConvertConfig, ServedConfig, Server, StageConfig, releases
 from helpers.errors import DeploymentError
 from helpers.machine import gpu, packages
-from helpers.triton import binaries, containers, local, native
+from helpers.triton import binaries, containers, native
 
 # The embedded server brings no compatibility libraries, and its CUDA is 12. Source: CUDA
 # Compatibility, "Minor Version Compatibility".
@@ -79,6 +79,8 @@ def server_obstacle(server: Server) -> str:
         if server.kind == "docker":
             containers.require_image(server)
         elif server.kind == "local":
+            from helpers.triton import local  # as below
+
             local.installation(server)
         elif server.kind == "remote":
             from helpers.triton import remote  # loads Triton's client: only where it is needed
@@ -101,8 +103,11 @@ def why_lesson_unavailable(config: StageConfig) -> str:
 
 def _format_obstacle(config: ConvertConfig) -> str:
     """Return what the formats or the server's backends for them do not have; empty if nothing."""
-    if config.server.kind == "local" and (reason := local.why_unavailable(config)):
-        return reason
+    if config.server.kind == "local":
+        from helpers.triton import local
+
+        if reason := local.why_unavailable(config):
+            return reason
     how = "Set server.kind to docker or remote."
     if backend := models.get(config.model).BACKEND:
         lacks = config.server.kind == "embedded" and backend != "python"
