@@ -62,8 +62,11 @@ class Browser:
             self.console.append(str(facts[WRITTEN[event]]))
 
     def open(self, url, *, scripts=True):
-        self.call("Page.navigate", url="about:blank")
+        self._load("about:blank")  # to its end, so that its event is not counted as the page's
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self._load(url)
+
+    def _load(self, url):
         self.requests, self.console, self.loads = [], [], 0
         self.call("Page.navigate", url=url)
         wait_for(lambda: self.evaluate("document.readyState") == "complete" and self.loads)
