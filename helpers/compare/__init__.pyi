@@ -25,7 +25,7 @@ from .variants import batchers as batchers
 from .variants import clients as clients
 from .variants import described as described
 from .variants import precisions as precisions
+from .variants import protocols as protocols
 from .variants import sharings as sharings
-from .variants import transports as transports
 from .winner import EXPERIMENT as EXPERIMENT
 from .winner import write_experiment as write_experiment

@@ -9,7 +9,7 @@ from helpers.results import ComparedExperiment, Comparison, Estimate, clients_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BUSY_CORES = 0.1
+BUSY_CORES = 0.1  # of other processes, from which on a table tells them
 BAR, OTHER = 0.42, "#b9c2cc"  # inches of a bar, and the colour of what is not recommended
 
 

@@ -74,7 +74,7 @@ def precisions(config: LessonConfig) -> tuple[list[Variant], dict[str, str]]:
     return variants, left
 
 
-def transports(config: LessonConfig) -> list[Variant]:
+def protocols(config: LessonConfig) -> list[Variant]:
     """Return both protocols, each without and with shared memory."""
     shared = "system" if config.shared_memory == "none" else config.shared_memory
     variants = []

@@ -1,4 +1,4 @@
-"""Name and save an experiment with overrides. It and its later stages have results of their own."""
+"""Name and save an experiment with overrides. Its results are separate, from its stage on."""
 
 import json
 import re

@@ -205,9 +205,10 @@ def _own_regions(point: LoadPoint) -> AbstractContextManager[None]:
     """Let one run at a time on this host have regions, whose names are the same in every run. Where
     the folder of temporary files is theirs, the measurement has locked it.
     """
-    is_locked = os.path.samefile(tempfile.gettempdir(), SHARED_MEMORY)
-    shares = point.shared_memory != "none" and not is_locked
-    return exclusive_lock(SHARED_MEMORY) if shares else nullcontext()
+    has_none = point.shared_memory == "none"
+    if has_none or os.path.samefile(tempfile.gettempdir(), SHARED_MEMORY):
+        return nullcontext()
+    return exclusive_lock(SHARED_MEMORY)
 
 
 def _perform(point: LoadPoint, server: Server, folder: Path) -> int | None:

@@ -78,13 +78,19 @@ def options(config: DeployConfig) -> list[str]:
     shares = isinstance(config, OfflineConfig) and config.shared_memory != "none"
     # perf_analyzer makes regions in this host's /dev/shm, where Triton must find them. Otherwise
     # Docker's default of 64 MB is too small for the Python backend.
-    flags = ["--ipc=host" if shares else "--shm-size=1g"]
+    flags = [f"--env={name}={value}" for name, value in environment(config).items()]
+    return ["--ipc=host" if shares else "--shm-size=1g", *flags]
+
+
+def environment(config: DeployConfig) -> dict[str, str]:
+    """Return the variables that Triton needs for an experiment, wherever it runs."""
+    variables = {}
     if config.device == "gpu" and config.precision == "fp32":
-        flags.append("--env=NVIDIA_TF32_OVERRIDE=0")  # fp32 is fp32
+        variables["NVIDIA_TF32_OVERRIDE"] = "0"  # fp32 is fp32
     is_fp16 = config.accelerator == "trt" and native.tensorrt_precision(config) == "fp16"
     if is_fp16 and not native.has_accelerator_parameters(config):
-        flags.append("--env=ORT_TENSORRT_FP16_ENABLE=1")
-    return flags
+        variables["ORT_TENSORRT_FP16_ENABLE"] = "1"
+    return variables
 
 
 def mounts(repository: Path, scenario: str) -> list[Mount]:

@@ -80,8 +80,9 @@ def start(
     port: int = 0,
     is_grpc: bool = False,
     graceful_shutdown: bool = False,
+    ready_seconds: float = READY_SECONDS,
 ) -> Iterator[Server]:
-    """Start a Triton of this machine, which listens on 127.0.0.1 alone, as `serve` does."""
+    """Run the command of a Triton on this machine, with ports of 127.0.0.1, as `serve` does."""
     regions, ports = owner.new_shm_prefix(), reserved_ports(port, 0, 0)
     with log.open("wb") as output, ports as (http, metrics, grpc):
         own = [
@@ -100,7 +101,7 @@ def start(
             urls = f"127.0.0.1:{http}", f"127.0.0.1:{metrics}"
             server = Server(*urls, log, end, processes=processes)
             has_dead_stubs = partial(_has_dead_stubs, started.pid)
-            ready = cache(partial(server.wait_until_ready, READY_SECONDS, has_dead_stubs))
+            ready = cache(partial(server.wait_until_ready, ready_seconds, has_dead_stubs))
             if graceful_shutdown:  # it opens its databases first, as one process locks them
                 ready()
             yield replace(server, ready=ready, grpc_address=f"127.0.0.1:{grpc}" if is_grpc else "")

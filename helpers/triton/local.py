@@ -54,7 +54,7 @@ def serve(
 ) -> Iterator[Server]:
     """Serve the models of `repository` for `serving.serve`; all processes end with the block."""
     folder = installation(config.server)
-    env = {**os.environ, **process.SETTINGS}
+    env = {**os.environ, **process.SETTINGS, **docker.environment(config)}
     with temporary_folder() as temporary:
         for source in (path for path in repository.iterdir() if path.is_dir()):
             (model := temporary / source.name).mkdir()
@@ -69,6 +69,7 @@ def serve(
             f"--backend-directory={folder}/backends",
             *docker.release_flags(releases.number(config.server.release)),
         ]
-        is_store = bool(ensemble.codec_of(config, repository))
-        with embedded.start(command, env, log, port, config.protocol == "grpc", is_store) as server:
+        is_grpc, is_store = config.protocol == "grpc", ensemble.codec_of(config, repository)
+        options = port, is_grpc, is_store is not None, docker.READY_SECONDS
+        with embedded.start(command, env, log, *options) as server:
             yield server

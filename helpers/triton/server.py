@@ -38,7 +38,6 @@ OPENER = build_opener(ProxyHandler({}))  # requests to a server never use the us
 # repository's models, and no client can load others, whose code would run as this user.
 COMMON_FLAGS = ("--model-control-mode=none", "--exit-timeout-secs=5")
 NO_GRPC = "--allow-grpc=false"
-
 NO_RESPONSE = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")  # of gRPC
 
 randrange = SystemRandom().randrange  # forked processes draw different ports

@@ -78,7 +78,7 @@ def test_precisions_are_those_of_one_format_and_the_others_have_a_reason():
 
 
 def test_both_protocols_are_compared_with_and_without_shared_memory():
-    found = lessons.transports(config("protocol"))
+    found = lessons.protocols(config("protocol"))
 
     assert [(each.name, each.config.protocol, each.config.shared_memory) for each in found] == [
         ("HTTP", "http", "none"),

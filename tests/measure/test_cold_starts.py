@@ -1,6 +1,5 @@
 """Starts of a server are timed with warm-up and without, and only if somebody asks for it."""
 
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from helpers.measure import cold_starts
 from helpers.store import Artifact
 from helpers.triton.repository import read_configuration
 
+random = np.random.default_rng(0)
 WARM = 'name: "m" max_batch_size: 8 model_warmup { name: "batch_1" batch_size: 1 }'
 SECONDS = {True: (0.3, 0.01), False: (0.1, 0.2)}  # with warm-up: until ready, of the first request
 
@@ -19,7 +19,12 @@ SECONDS = {True: (0.3, 0.01), False: (0.1, 0.2)}  # with warm-up: until ready, o
 @pytest.fixture
 def timed(monkeypatch, tmp_path):
     """Time starts of servers that take as long as planted; give the rows and the order."""
-    order = []
+    order, clock = [], [0.0]
+
+    def pass_time(seconds):
+        clock[0] += seconds * random.lognormal(0, 0.02)
+
+    monkeypatch.setattr(cold_starts.time, "perf_counter", lambda: clock[0])
     monkeypatch.setenv("TRITON_NOTEBOOKS_OUTPUTS", str(tmp_path / "outputs"))
 
     @contextmanager
@@ -30,10 +35,10 @@ def timed(monkeypatch, tmp_path):
         left = [first]
 
         def infer(model, batch):
-            time.sleep(left.pop() if left else 0.01)
+            pass_time(left.pop() if left else 0.01)
 
         order.append(is_warm)
-        yield SimpleNamespace(ready=lambda: time.sleep(until_ready), infer=infer)
+        yield SimpleNamespace(ready=lambda: pass_time(until_ready), infer=infer)
 
     samples = SimpleNamespace(batches=lambda size, limit: iter([{"x": np.zeros((1, 2))}]))
     monkeypatch.setattr(cold_starts, "serve", serve)
@@ -58,9 +63,9 @@ def test_starts_with_and_without_warm_up_take_turns_and_have_intervals(timed):
     assert [warm["warm-up"], bare["warm-up"]] == ["with", "without"]
     for row, right in ((warm, SECONDS[True]), (bare, SECONDS[False])):
         ready, first, second = (row[column].split(" (")[0] for column in cold_starts.COLUMNS)
-        assert float(ready) == pytest.approx(right[0], rel=0.2)
-        assert float(first) == pytest.approx(1000 * right[1], rel=0.3)
-        assert float(second) == pytest.approx(10, rel=0.3)
+        assert float(ready) == pytest.approx(right[0], rel=0.05)
+        assert float(first) == pytest.approx(1000 * right[1], rel=0.05)
+        assert float(second) == pytest.approx(10, rel=0.05)
         assert row["seconds until ready"].endswith(")")
         assert row["starts"] == 3
 

@@ -274,18 +274,32 @@ def test_what_others_compute_is_monitored():
     assert others_cores() > 0.3
 
 
+class Wait:
+    """An event that is set after four seconds of a clock that only its waiting moves."""
+
+    clock = 0.0
+
+    def wait(self, seconds):
+        Wait.clock += seconds
+        return Wait.clock >= 4
+
+    def set(self):
+        pass
+
+
 def test_what_others_compute_is_known_between_two_times(monkeypatch):
     """Others are idle for two seconds, and then use one core."""
-    turn = time.time() + 2
-    monkeypatch.setattr(background, "_host_seconds", lambda: max(0.0, time.time() - turn))
-    monkeypatch.setattr(background, "_own_seconds", lambda _: 0.0)
+    clock = SimpleNamespace(time_ns=lambda: int(1e9 * Wait.clock))
+    monkeypatch.setattr(background, "Event", Wait)
+    monkeypatch.setattr(background, "time", clock)
+    monkeypatch.setattr(background, "_host_seconds", lambda: 7 + max(0.0, Wait.clock - 2))
+    monkeypatch.setattr(background, "_own_seconds", lambda servers: 3.0)
 
     with background.watch_others() as cores_between:
-        time.sleep(4)
+        pass
 
-    seconds = [int(1e9 * (turn + second)) for second in (-1.8, -0.4, 0.4, 1.8)]
-    assert cores_between(*seconds[:2]) == pytest.approx(0, abs=0.3)
-    assert cores_between(*seconds[2:]) == pytest.approx(1, abs=0.3)
+    found = [cores_between(*(int(1e9 * t) for t in ends)) for ends in ((0, 2), (1, 3), (2, 4))]
+    assert found == pytest.approx([0, 0.5, 1], abs=0.03)
 
 
 HOLD = """

@@ -114,7 +114,7 @@ def test_the_field_decides_the_stages_from_deploy_on():
     ]
 
 
-def test_models_of_a_large_request_have_no_limit_below_two_gibibytes(tmp_path):
+def test_a_request_above_grpcs_own_limit_passes(tmp_path):
     """gRPC's own default is 4 MiB for a message."""
     repository = write_doubles(tmp_path / "repository")
     path = repository / "doubles/config.pbtxt"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -56,6 +57,20 @@ def test_its_version_and_backends_are_told_and_a_missing_one_is_a_line(installed
     assert preflight.why_unavailable(native) == said
     (check,) = [each for each in checks.run_checks([native]) if each.name == "Triton"][1:]
     assert (check.ok, check.found) == (True, "2.51.0; backends: python")
+
+
+def test_it_gets_the_variables_that_a_container_gets(installed, repository, tmp_path, monkeypatch):
+    found = []
+
+    @contextmanager
+    def start(command, env, *rest):
+        found.append((env["NVIDIA_TF32_OVERRIDE"], command))
+        yield None
+
+    monkeypatch.setattr(embedded, "start", start)
+    with local.serve(repository, config=of(installed, device="gpu"), log=tmp_path / "log"):
+        ((tf32, command),) = found
+        assert (tf32, command[-1]) == ("0", "--disable-auto-complete-config")
 
 
 def test_a_folder_without_triton_is_refused(tmp_path, repository):
