@@ -25,9 +25,9 @@ COLUMNS = ("seconds until ready", "first request (ms)", "second request (ms)")
 def time_starts(config: DeployConfig, repository: Artifact) -> list[dict[str, Value]]:
     """Start the server `cold_starts` times with the repository's warm-up and as often without, in
     turn. Return one row for each: the geometric means with their 95% CIs. Files are in the page
-    cache. Raises `ServerError`.
+    cache. A remote server is not started, so there are none of it. Raises `ServerError`.
     """
-    if not config.cold_starts:
+    if not config.cold_starts or config.server.kind == "remote":
         return []
     with background.exclusive_lock(), _without_warmup(config, repository) as bare:
         variants = {"with": repository, "without": bare} if bare else {"none": repository}
@@ -65,9 +65,11 @@ def _without_warmup(config: DeployConfig, repository: Artifact) -> Iterator[Arti
     folder = artifact_folder(config, "deploy").parent
     with TemporaryDirectory(dir=folder, prefix=".cold-starts.") as name:
         found = False
-        for source in (path for path in repository.folder.rglob("*") if path.is_file()):
+        for source in sorted(repository.folder.rglob("*")):  # a folder before what it has
             target = Path(name) / source.relative_to(repository.folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():  # an ensemble's version is an empty one
+                target.mkdir()
+                continue
             if source.suffix != ".pbtxt":
                 link_or_copy(source, target)
                 continue

@@ -31,6 +31,7 @@ def timed(monkeypatch, tmp_path):
     def serve(config, repository, scenario, *, log):
         is_warm = bool(read_configuration(repository.folder / "m").model_warmup)
         assert (repository.folder / "m/1/weights").read_text() == "w"
+        assert (repository.folder / "ensemble/1").is_dir()
         until_ready, first = SECONDS[is_warm]
         left = [first]
 
@@ -49,6 +50,7 @@ def timed(monkeypatch, tmp_path):
         config = resolve("resnet50", "deploy", overrides={"cold_starts": count})
         cold_starts.artifact_folder(config, "deploy").parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "repository/m/1").mkdir(parents=True)
+        (tmp_path / "repository/ensemble/1").mkdir(parents=True)
         (tmp_path / "repository/m/config.pbtxt").write_text(text)
         (tmp_path / "repository/m/1/weights").write_text("w")
         return cold_starts.time_starts(config, Artifact(tmp_path / "repository", {}, {})), order
