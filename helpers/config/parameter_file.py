@@ -297,8 +297,8 @@ class DeployFields(ConvertFields):
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads per instance. 0 divides the cores evenly among the instances."""
     cold_starts: Annotated[int, Field(ge=0)] = 0
-    """Starts of the server that `deploy` times, with Triton's warm-up and as often without. A remote
-    server is not started."""
+    """Starts of the server that `deploy` times, with Triton's warm-up and as often without. A
+    remote server is not started."""
     protocol: Protocol = "http"
     """Protocol of the clients' requests."""
     hps: dict[str, Value] = {}
